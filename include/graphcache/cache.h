@@ -363,6 +363,7 @@ detail::Call Cache::make_call(const Values<Ts...>& values, Fn& fn) {
   if constexpr (can_be_called && takes_values) {
     detail::Call call = make_call_by<Invoker>(values, fn);
     call.site.identity = values.identity();
+    call.list = values.list();
     return call;
   } else {
     return {};

@@ -42,6 +42,7 @@
 #include <memory>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "graphcache_torch_state.h"
 
@@ -76,13 +77,13 @@ class TorchCache {
   // allocate itself, must outlive the key's entry, at the same address.
   template <class Fn>
   absl::StatusOr<Outcome> run(const Key& key, Fn&& fn) {
-    return on_current_stream([&](cudaStream_t stream) {
-      bool must_capture_again = false;
-      const absl::Cleanup forget = [&] {
-        if (must_capture_again) cache_->erase(key);
-      };
-      return cache_->run(key, stream, OnStream<std::remove_reference_t<Fn>>(*state_, fn, &must_capture_again));
-    });
+    return run_given(key, Params<>(), std::forward<Fn>(fn));
+  }
+  // The same with values, which `fn` takes as its argument, a ListedValues (values.h): tensors that move from run to
+  // run, each by its address and the memory of its storage, and numbers.
+  template <class Fn>
+  absl::StatusOr<Outcome> run(const Key& key, const ValueList& list, Fn&& fn) {
+    return run_given(key, values(list), std::forward<Fn>(fn));
   }
   // The same for a graph that PyTorch has captured: make() takes nothing and returns a std::shared_ptr of a
   // torch.cuda.CUDAGraph(keep_graph=True), which the key keeps with its memory and its generators. It is called outside
@@ -96,22 +97,11 @@ class TorchCache {
   // As Cache::warm. A later run finds what it has made if `fn` there is of the same type.
   template <class Fn>
   absl::Status warm(const Key& key, Fn&& fn) {
-    if (!state_->is_of_this_process()) return torch_detail::State::of_another_process();
-    const c10::cuda::CUDAGuard guard(device());
-    const absl::Cleanup destroy = [&] { torch_detail::Waiting::destroy(device()); };
-    for (bool is_first = true;; is_first = false) {
-      bool must_capture_again = false;
-      absl::Status status;
-      try {
-        status = cache_->warm(key, current_stream(),
-                              OnStream<std::remove_reference_t<Fn>>(*state_, fn, &must_capture_again));
-      } catch (...) {
-        if (!must_capture_again || !is_first) throw;
-      }
-      if (!must_capture_again) return status;
-      cache_->erase(key);
-      if (!is_first) return status;
-    }
+    return warm_given(key, Params<>(), std::forward<Fn>(fn));
+  }
+  template <class Fn>
+  absl::Status warm(const Key& key, const ValueList& list, Fn&& fn) {
+    return warm_given(key, values(list), std::forward<Fn>(fn));
   }
 
   // To be called inside `fn`: what it allocates from now on are results. With the shared pool, they lie in a pool
@@ -120,10 +110,19 @@ class TorchCache {
   bool begin_results() { return state_->begin_results(); }
   // Whether this call of `fn` is captured for this cache. False in direct calls and in runs inside another run's `fn`.
   bool captures_call() const { return torch_detail::captured_call == state_.get(); }
+  // The same, if the run has captured the call before: this capture is compared, and does not run. Its values may be
+  // those of an earlier run.
+  bool captures_call_again() const { return captures_call() && torch_detail::captures_of_run > 1; }
   // To be called inside `fn`: keeps the object as long as the graph that is being captured (Recorder::keep).
   void keep(std::shared_ptr<void> object) { torch_detail::recorder->keep(std::move(object)); }
   // To be called inside `fn`: whether its capture has allocated the tensor. False unless captures_call().
   bool is_of_capture(const at::Tensor& tensor) { return state_->is_of_capture(tensor); }
+
+  // To be called inside `fn`: whether its capture has allocated more that is still in use than the memory that begins
+  // at these addresses. False with the shared pool, where such a capture is given up.
+  bool leaves_more_than(const std::vector<const void*>& storages) { return state_->leaves_more_than(storages); }
+  // Whether a capture of the key was given up because it left tensors.
+  bool leaves_tensors(const Key& key) { return state_->leaves_tensors(key); }
 
   // False in a child process of the one that made the cache, where runs are errors.
   bool is_of_this_process() const { return state_->is_of_this_process(); }
@@ -137,6 +136,37 @@ class TorchCache {
   const Cache& cache() const { return *cache_; }
 
  private:
+  template <class Given, class Fn>
+  absl::StatusOr<Outcome> run_given(const Key& key, const Given& given, Fn&& fn) {
+    return on_current_stream([&](cudaStream_t stream) {
+      bool must_capture_again = false;
+      const absl::Cleanup forget = [&] {
+        if (must_capture_again) cache_->erase(key);
+      };
+      return cache_->run(key, stream, given, OnStream<std::remove_reference_t<Fn>>(*state_, fn, &must_capture_again));
+    });
+  }
+  template <class Given, class Fn>
+  absl::Status warm_given(const Key& key, const Given& given, Fn&& fn) {
+    if (!state_->is_of_this_process()) return torch_detail::State::of_another_process();
+    const c10::cuda::CUDAGuard guard(device());
+    const torch_detail::RunScope scope;
+    const absl::Cleanup destroy = [&] { torch_detail::Waiting::destroy(device()); };
+    for (bool is_first = true;; is_first = false) {
+      bool must_capture_again = false;
+      absl::Status status;
+      try {
+        status = cache_->warm(key, current_stream(), given,
+                              OnStream<std::remove_reference_t<Fn>>(*state_, fn, &must_capture_again));
+      } catch (...) {
+        if (!must_capture_again || !is_first) throw;
+      }
+      if (!must_capture_again) return status;
+      cache_->erase(key);
+      if (!is_first) return status;
+    }
+  }
+
   static int device_of(Options& options) {
     if (options.device == Options::kCurrentDevice) options.device = c10::cuda::current_device();
     return options.device;
@@ -150,6 +180,7 @@ class TorchCache {
     const c10::cuda::CUDAGuard guard(device());
     const cudaStream_t stream = current_stream();
     if (absl::Status status = state_->check(stream); !status.ok()) return status;
+    const torch_detail::RunScope scope;
     const absl::Cleanup destroy = [&] { torch_detail::Waiting::destroy(device()); };
     return run(stream);
   }
@@ -162,7 +193,15 @@ class TorchCache {
    public:
     OnStream(torch_detail::State& state, Fn& fn, bool* must_capture_again)
         : state_(state), fn_(fn), must_capture_again_(must_capture_again) {}
-    auto operator()(Recorder& recorder) {
+    auto operator()(Recorder& recorder) { return call(recorder, fn_); }
+    auto operator()(Recorder& recorder, const ListedValues& values) {
+      return call(recorder, [&] { return fn_(values); });
+    }
+    const Fn& graphcache_callee() const { return fn_; }
+
+   private:
+    template <class F>
+    auto call(Recorder& recorder, F&& fn) {
       const cudaStream_t stream = recorder.stream();
       const bool captures = state_.captures_on(stream);
       const c10::cuda::CUDAStreamGuard guard(captures ? state_.enter_capture(stream) : state_.stream_of(stream));
@@ -174,18 +213,16 @@ class TorchCache {
         torch_detail::captured_call = outer;
         if (captures) state_.leave_capture(stream);
       };
-      if constexpr (std::is_void_v<decltype(fn_())>) {
-        fn_();
+      if constexpr (std::is_void_v<decltype(fn())>) {
+        fn();
         if (captures) state_.check_what_is_left(must_capture_again_);
       } else {
-        auto result = fn_();
+        auto result = fn();
         if (captures) state_.check_what_is_left(must_capture_again_);
         return result;
       }
     }
-    const Fn& graphcache_callee() const { return fn_; }
 
-   private:
     torch_detail::State& state_;
     Fn& fn_;
     bool* const must_capture_again_;

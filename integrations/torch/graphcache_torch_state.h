@@ -37,11 +37,11 @@ namespace torch_detail {
 
 // What the launches of a graph need.
 struct Record {
-  std::uint64_t graph = 0;                      // its number (CacheEvent::graph); 0 if PyTorch has captured it
-  std::shared_ptr<MemPool> pool;                // pool of its captured memory; null if PyTorch has captured it
-  std::shared_ptr<PoolReference> torchs_pool;   // pool of PyTorch's graph, if there is one
-  Workspaces workspaces;                        // in `pool`, if that is of this key alone
-  std::vector<Draws> draws;                     // what its graph draws from generators
+  std::uint64_t graph = 0;                     // its number (CacheEvent::graph); 0 if PyTorch has captured it
+  std::shared_ptr<MemPool> pool;               // pool of its captured memory; null if PyTorch has captured it
+  std::shared_ptr<PoolReference> torchs_pool;  // pool of PyTorch's graph, if there is one
+  Workspaces workspaces;                       // in `pool`, if that is of this key alone
+  std::vector<Draws> draws;                    // what its graph draws from generators
 };
 
 struct HashOfKey {
@@ -77,6 +77,18 @@ inline thread_local const State* capturing = nullptr;
 // The cache whose captured call of `fn` is the innermost call of an `fn` in this thread. Null in direct calls, and in
 // runs inside the captured call.
 inline thread_local const State* captured_call = nullptr;
+// The number of captures that the innermost run of this thread has begun.
+inline thread_local int captures_of_run = 0;
+class RunScope {
+ public:
+  RunScope() : outer_(std::exchange(captures_of_run, 0)) {}
+  ~RunScope() { captures_of_run = outer_; }
+  RunScope(const RunScope&) = delete;
+  RunScope& operator=(const RunScope&) = delete;
+
+ private:
+  const int outer_;
+};
 // The recorder of the innermost call of an `fn` in this thread.
 inline thread_local Recorder* recorder = nullptr;
 
@@ -151,7 +163,10 @@ class State : public std::enable_shared_from_this<State> {
     pending_.caches_casts = at::autocast::is_autocast_cache_enabled();
     at::autocast::set_autocast_cache_enabled(false);
     pending_.stream = stream;
-    pending_.record.pool = shares_memory(key) ? pool_ : make_pool();
+    pending_.shares_memory = shares_memory(key);
+    // A second recording of one run shows which arguments are addresses of temporaries: it has them elsewhere.
+    const bool is_again = captures_of_run++ > 0;
+    pending_.record.pool = pending_.shares_memory && !is_again ? pool_ : make_pool();
     if (pending_.record.pool == pool_) pending_.before = PoolMemory(*pool_).in_use();
     workspaces_of(pending_.record).swap_in();
     pending_.has_workspaces = true;
@@ -231,13 +246,23 @@ class State : public std::enable_shared_from_this<State> {
   // Memory that this thread's capture allocates from now on is not reused by other keys. Returns false if that is the
   // case anyway.
   bool begin_results() {
-    if (captured_call != this || pending_.record.pool != pool_) return false;
-    if (pending_.allocating != results_) {
+    if (captured_call != this || !pending_.shares_memory) return false;
+    if (pending_.record.pool == pool_ && pending_.allocating != results_) {
       stop_allocating();
       allocate_from(results_);
     }
     return true;
   }
+
+  bool leaves_more_than(const std::vector<const void*>& storages) const {
+    if (captured_call != this || pending_.shares_memory) return false;
+    const PoolMemory memory(*pending_.record.pool);
+    return std::any_of(memory.in_use().begin(), memory.in_use().end(), [&](const auto& block) {
+      const auto is_it = [&](const void* storage) { return reinterpret_cast<std::uintptr_t>(storage) == block.first; };
+      return !Workspaces::has(block.first) && std::none_of(storages.begin(), storages.end(), is_it);
+    });
+  }
+  bool leaves_tensors(const Key& key) { return pool_ != nullptr && !shares_memory(key); }
 
   // `graph` is its number, or 0 if there is none.
   void end_capture(std::uint64_t graph) {
@@ -327,9 +352,10 @@ class State : public std::enable_shared_from_this<State> {
   }
 
   void check_outside_of_captures() const {
-    TORCH_CHECK(!is_inside_capture(device_),
-                "graphcache: a capture is under way in this thread: make caches, register generators and take graphs of "
-                "PyTorch before");
+    TORCH_CHECK(
+        !is_inside_capture(device_),
+        "graphcache: a capture is under way in this thread: make caches, register generators and take graphs of "
+        "PyTorch before");
   }
 
   // Whether the key's temporaries are in the pool of all keys.
@@ -392,6 +418,7 @@ class State : public std::enable_shared_from_this<State> {
   struct Pending {
     Key key;
     cudaStream_t stream = nullptr;
+    bool shares_memory = false;                    // whether the key's temporaries are in the pool of all keys
     std::map<std::uintptr_t, std::size_t> before;  // blocks of the shared pool that were in use before
     bool has_workspaces = false;                   // whether PyTorch finds those of the capture
     std::optional<PoolMemory> memory;              // of the capture's temporaries, once it was asked for

@@ -9,12 +9,14 @@
 #include <torch/csrc/utils/pybind.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -43,26 +45,62 @@ struct graphcache::OrdersToStop<> {
 
 namespace {
 
-void add(Keyer& keyer, PyObject* part, int depth = 0);
+// What a run passes that may change from run to run: the floats among its arguments, and the tensors.
+struct Arguments {
+  bool tensors_move = true;  // whether tensors are in the list, and not in the key
+  bool numbers_move = true;  // the same for floats
+  graphcache::ValueList list;
+
+  bool take(const at::Tensor& tensor) {
+    // One that requires gradients is a parameter, as a rule.
+    if (!tensors_move || tensor.requires_grad() || is_full()) return false;
+    const c10::Storage& storage = tensor.storage();
+    list.add(tensor.data_ptr(), storage.data(), storage.nbytes());
+    return true;
+  }
+  bool take(double number) {
+    if (!numbers_move || is_full()) return false;
+    list.add(number);
+    return true;
+  }
+  bool is_full() const { return list.size() == graphcache::ValueList::kMost; }
+};
+
+// `arguments` is null for a part of the key itself.
+void add(Keyer& keyer, PyObject* part, Arguments* arguments, int depth = 0);
 
 // A list of parts of a key, for graphcache_key.
 struct Sequence {
   PyObject* items;
+  Arguments* arguments;
   int depth;  // number of lists and tuples around it
 };
 void graphcache_key(Keyer& keyer, const Sequence& sequence) {
   constexpr int kMaxDepth = 100;  // a list may contain itself
   if (sequence.depth > kMaxDepth) throw py::value_error("graphcache: a key or an argument is nested too deeply");
   const Py_ssize_t size = PySequence_Fast_GET_SIZE(sequence.items);
-  for (Py_ssize_t i = 0; i < size; ++i) add(keyer, PySequence_Fast_GET_ITEM(sequence.items, i), sequence.depth + 1);
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    add(keyer, PySequence_Fast_GET_ITEM(sequence.items, i), sequence.arguments, sequence.depth + 1);
+  }
 }
 struct TensorPart {
   const at::Tensor& tensor;
+  bool moves = false;
 };
+struct Number {
+  double value;
+};
+// Not the encoding of an integer.
+void graphcache_key(Keyer& keyer, const Number& number) {
+  std::int64_t bits = 0;
+  std::memcpy(&bits, &number.value, sizeof bits);
+  keyer.add(std::optional<std::int64_t>(bits));
+}
 void graphcache_key(Keyer& keyer, const TensorPart& part) {
   const at::Tensor& tensor = part.tensor;
   const int flags = int{tensor.is_conj()} | int{tensor.is_neg()} << 1 | int{tensor.requires_grad()} << 2;
-  keyer.add(static_cast<const void*>(tensor.data_ptr()), static_cast<int>(tensor.scalar_type()), flags);
+  keyer.add(part.moves ? nullptr : static_cast<const void*>(tensor.data_ptr()), static_cast<int>(tensor.scalar_type()),
+            flags);
   for (const std::int64_t size : tensor.sizes()) keyer.add(size);
   keyer.add(nullptr);
   for (const std::int64_t stride : tensor.strides()) keyer.add(stride);
@@ -70,7 +108,7 @@ void graphcache_key(Keyer& keyer, const TensorPart& part) {
 
 std::string name_of_type(PyObject* object) { return Py_TYPE(object)->tp_name; }
 
-void add_tensor(Keyer& keyer, const at::Tensor& tensor) {
+void add_tensor(Keyer& keyer, const at::Tensor& tensor, Arguments* arguments) {
   if (!tensor.is_cuda()) {
     throw py::type_error(
         "graphcache: a tensor of the CPU cannot be an argument, since a graph would keep the values that it has now: "
@@ -81,11 +119,11 @@ void add_tensor(Keyer& keyer, const at::Tensor& tensor) {
         "graphcache: an argument is a tensor whose class decides what operators do: its memory is not known");
   }
   if (tensor.layout() != c10::kStrided) throw py::type_error("graphcache: an argument is a tensor that is not strided");
-  keyer.add(TensorPart{tensor});
+  keyer.add(TensorPart{tensor, arguments != nullptr && arguments->take(tensor)});
 }
 
 // Adds a part of a key, or an argument of fn.
-void add(Keyer& keyer, PyObject* part, int depth) {
+void add(Keyer& keyer, PyObject* part, Arguments* arguments, int depth) {
   if (PyBool_Check(part)) {
     keyer.add(part == Py_True);
   } else if (PyLong_Check(part)) {
@@ -102,15 +140,22 @@ void add(Keyer& keyer, PyObject* part, int depth) {
   } else if (part == Py_None) {
     keyer.add(std::optional<int>());
   } else if (THPVariable_Check(part)) {
-    add_tensor(keyer, THPVariable_Unpack(part));
+    add_tensor(keyer, THPVariable_Unpack(part), arguments);
   } else if (PyTuple_Check(part)) {
-    keyer.add(Sequence{part, depth});
+    keyer.add(Sequence{part, arguments, depth});
   } else if (PyList_Check(part)) {
-    keyer.add(nullptr, Sequence{part, depth});
+    keyer.add(nullptr, Sequence{part, arguments, depth});
+  } else if (PyFloat_Check(part) && arguments != nullptr) {
+    const double number = PyFloat_AS_DOUBLE(part);
+    if (arguments->take(number)) {
+      keyer.add(std::optional<std::int64_t>());
+    } else {
+      keyer.add(Number{number});
+    }
   } else if (PyFloat_Check(part)) {
     throw py::type_error(
-        "graphcache: a float cannot be part of a key or an argument, since each new value would be a new graph: put it "
-        "into a tensor, which fn reads, or round it to an integer");
+        "graphcache: a float cannot be part of a key, since each new value would be a new graph: pass it as an "
+        "argument, or round it to an integer");
   } else if (THPDtype_Check(part) || THPDevice_Check(part)) {
     keyer.add(std::string(py::str(part)));
   } else {
@@ -158,12 +203,9 @@ void add_closed_over(Keyer& keyer, PyObject* value) {
   if (is_plain_tensor(value)) {
     keyer.add(TensorPart{THPVariable_Unpack(value)});
   } else if (PyBool_Check(value) || PyUnicode_Check(value)) {
-    add(keyer, value);
+    add(keyer, value, nullptr);
   } else if (PyFloat_Check(value)) {
-    const double number = PyFloat_AS_DOUBLE(value);
-    std::int64_t bits = 0;
-    std::memcpy(&bits, &number, sizeof bits);
-    keyer.add(std::optional<std::int64_t>(bits));  // not the encoding of an integer
+    keyer.add(Number{PyFloat_AS_DOUBLE(value)});
   } else {
     int overflow = 1;
     const long long number = PyLong_Check(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : 0;
@@ -191,14 +233,16 @@ void add_fn(Keyer& keyer, PyObject* fn) {
   for_each_closed_over(fn, [&](PyObject* value) { add_closed_over(keyer, value); });
 }
 
-Key make_key(const py::handle& key, const py::handle& fn, const py::args& arguments) {
+Key make_key(const py::handle& key, const py::handle& fn, const py::args& arguments, Arguments* values) {
   Keyer keyer;
-  add(keyer, key.ptr());
+  add(keyer, key.ptr(), nullptr);
   if (!fn.is_none()) {
     if (PyCallable_Check(fn.ptr()) == 0)
       throw py::type_error("graphcache: fn is a " + name_of_type(fn.ptr()) + ": it must be callable");
     add_fn(keyer, fn.ptr());
-    keyer.add(Sequence{arguments.ptr(), 0});
+    keyer.add(Sequence{arguments.ptr(), values, 0});
+    // What values have another graph for, they have another record for, too.
+    if (values->list.size() != 0) keyer.add(values->list.identity());
   } else if (!arguments.empty()) {
     throw py::type_error("graphcache: arguments without fn");
   }
@@ -320,19 +364,24 @@ class PyCache {
   PyCache& operator=(const PyCache&) = delete;
 
   py::object run(const py::object& key, const py::object& fn, const py::args& arguments) {
-    const Key whole = make_key(key, fn, arguments);
+    const Whole whole = identify(key, fn, arguments);
     py::object returned;
+    bool must_stay = false;
     const absl::StatusOr<Outcome> outcome = [&] {
       const WithoutGil nogil;
-      return torch().run(whole, Call{this, whole, fn, arguments, &returned});
+      const Call call{this, whole, fn, arguments, &returned, &must_stay};
+      return whole.moves() ? torch().run(whole.key, whole.list, call) : torch().run(whole.key, call);
     }();
     if (!outcome.ok()) raise(outcome.status());
-    if (!graphcache::is_hit(*outcome) && returned) return returned;
-    return result_of(whole);
+    const bool is_call = *outcome == Outcome::kEager || *outcome == Outcome::kInlined;
+    const py::object result = is_call ? returned : result_of(whole.key);
+    if (must_stay || (is_call && whole.tensors_move && torch().leaves_tensors(whole.key))) let_stay(whole);
+    return result;
   }
 
   py::object run_graph(const py::object& key, const py::object& make) {
-    const Key whole = make_key(key, make, py::args());
+    Arguments none;
+    const Key whole = make_key(key, make, py::args(), &none);
     py::object returned;
     const absl::StatusOr<Outcome> outcome = [&] {
       const WithoutGil nogil;
@@ -343,42 +392,48 @@ class PyCache {
   }
 
   void warm(const py::object& key, const py::object& fn, const py::args& arguments) {
-    const Key whole = make_key(key, fn, arguments);
+    const Whole whole = identify(key, fn, arguments);
     const graphcache::Options& options = torch().cache().options();
     const auto device = static_cast<c10::DeviceIndex>(options.device);
     if (options.capture_after > 0 && !graphcache::torch_detail::is_inside_capture(device) &&
-        !torch().cache().contains(whole)) {
+        !torch().cache().contains(whole.key)) {
       const c10::cuda::CUDAGuard guard(device);
       const py::object unused = call_python(fn, arguments);
     }
     py::object returned;
+    bool must_stay = false;
     const absl::Status status = [&] {
       const WithoutGil nogil;
-      return torch().warm(whole, Call{this, whole, fn, arguments, &returned});
+      const Call call{this, whole, fn, arguments, &returned, &must_stay};
+      return whole.moves() ? torch().warm(whole.key, whole.list, call) : torch().warm(whole.key, call);
     }();
     if (!status.ok()) raise(status);
+    if (must_stay || (whole.tensors_move && torch().leaves_tensors(whole.key))) {
+      let_stay(whole);
+      warm(key, fn, arguments);
+    }
   }
 
   bool contains(const py::object& key, const py::object& fn, const py::args& arguments) {
-    return torch().cache().contains(make_key(key, fn, arguments));
+    return torch().cache().contains(key_of(key, fn, arguments));
   }
   bool erase(const py::object& key, const py::object& fn, const py::args& arguments) {
-    const Key whole = make_key(key, fn, arguments);
+    const Key whole = key_of(key, fn, arguments);
     const WithoutGil nogil;
     return torch().cache().erase(whole);
   }
   bool pin(const py::object& key, const py::object& fn, const py::args& arguments) {
-    const Key whole = make_key(key, fn, arguments);
+    const Key whole = key_of(key, fn, arguments);
     const WithoutGil nogil;
     return torch().cache().pin(whole);
   }
   bool unpin(const py::object& key, const py::object& fn, const py::args& arguments) {
-    const Key whole = make_key(key, fn, arguments);
+    const Key whole = key_of(key, fn, arguments);
     const WithoutGil nogil;
     return torch().cache().unpin(whole);
   }
   std::string explain(const py::object& key, const py::object& fn, const py::args& arguments) {
-    const Key whole = make_key(key, fn, arguments);
+    const Key whole = key_of(key, fn, arguments);
     const WithoutGil nogil;
     return graphcache::explain(torch().cache(), whole);
   }
@@ -387,6 +442,7 @@ class PyCache {
     if (is_of_this_process()) clear();
   }
   void clear() {
+    movements_.clear();
     const WithoutGil nogil;
     torch().cache().clear();
   }
@@ -465,6 +521,73 @@ class PyCache {
   }
 
  private:
+  // How what a run passes counts.
+  struct Whole {
+    Key key;
+    graphcache::ValueList list;  // what moves
+    Key moving;                  // the key as if everything moved
+    bool tensors_move = false;
+    bool moves() const { return list.size() != 0; }
+  };
+  // Of runs that differ in nothing but addresses and floats. All of these belong to the key, until one changes. From
+  // then on they are values, except tensors that fn does not let move.
+  struct Movement {
+    enum class What { kNothing, kNumbers, kAll } what = What::kNothing;
+    std::vector<unsigned char> first;  // what the first run passed
+    Key key;                           // its key
+  };
+  static constexpr std::size_t kMostMovements = 10000;  // keys that never come back must not pile up
+
+  Whole identify(const py::object& key, const py::object& fn, const py::args& arguments, bool is_run = true) {
+    Arguments all;
+    Whole whole{make_key(key, fn, arguments, &all), {}, {}, false};
+    const std::size_t size = all.list.size() * sizeof(std::uint64_t);
+    if (size == 0) return whole;
+    const auto found = movements_.find(whole.key);
+    using What = Movement::What;
+    if (found == movements_.end()) {
+      Key fixed = key_with(What::kNothing, key, fn, arguments).key;
+      if (is_run) {
+        if (movements_.size() >= kMostMovements) movements_.clear();
+        movements_.emplace(whole.key, Movement{What::kNothing, {all.list.data(), all.list.data() + size}, fixed});
+      }
+      return {std::move(fixed), {}, {}, false};
+    }
+    Movement& movement = found->second;
+    if (movement.what == What::kNumbers) {
+      Whole numbers = key_with(What::kNumbers, key, fn, arguments);
+      numbers.moving = std::move(whole.key);
+      return numbers;
+    }
+    if (movement.what == What::kNothing) {
+      if (std::memcmp(movement.first.data(), all.list.data(), size) == 0) return {movement.key, {}, {}, false};
+      if (is_run) {
+        movement.what = What::kAll;
+        const Key first = std::move(movement.key);
+        const WithoutGil nogil;
+        torch().cache().erase(first);
+      }
+    }
+    whole.moving = whole.key;
+    whole.list = std::move(all.list);
+    whole.tensors_move = true;
+    return whole;
+  }
+  static Whole key_with(Movement::What what, const py::object& key, const py::object& fn, const py::args& arguments) {
+    Arguments values{false, what == Movement::What::kNumbers, {}};
+    Key whole = make_key(key, fn, arguments, &values);
+    return {std::move(whole), std::move(values.list), {}, false};
+  }
+  Key key_of(const py::object& key, const py::object& fn, const py::args& arguments) {
+    return identify(key, fn, arguments, false).key;
+  }
+  // From now on these tensors belong to the key.
+  void let_stay(const Whole& whole) {
+    movements_[whole.moving].what = Movement::What::kNumbers;
+    const WithoutGil nogil;
+    torch().cache().erase(whole.key);
+  }
+
   // What a key's graph uses, and what its runs return. Objects that the key contains by identity are kept alive, so
   // that their addresses are not reused.
   struct Record {
@@ -505,33 +628,73 @@ class PyCache {
   // lock.
   struct Call {
     PyCache* cache;
-    const Key& key;
+    const Whole& whole;
     const py::object& fn;
     const py::args& arguments;
     py::object* returned;
+    bool* must_stay;  // set if tensors that fn has been given must not move
 
-    void operator()() const {
+    void operator()() const { call_with(nullptr); }
+    void operator()(const graphcache::ListedValues& values) const { call_with(&values); }
+
+   private:
+    // Calls fn as it would be called with these values, if there are any.
+    void call_with(const graphcache::ListedValues* values) const {
       const WithGil gil;
       try {
-        call();
+        call(values);
       } catch (const py::error_already_set& error) {
         if (error.matches(PyExc_Exception)) throw;
         throw OrderToStop(error);
       }
     }
-
-   private:
-    void call() const {
-      if (!cache->torch_->captures_call()) {  // directly, or as a part of another run's capture
-        *returned = call_python(fn, arguments);
-        return;
+    void call(const graphcache::ListedValues* values) const {
+      const bool is_captured = cache->torch_->captures_call();  // else directly, or as a part of another run's capture
+      py::list kept;                                            // fn may change its closure
+      if (is_captured) {
+        kept.append(fn);
+        keep_arguments(arguments, kept);
+        for_each_closed_over(fn.ptr(), [&](PyObject* one) { kept.append(py::reinterpret_borrow<py::object>(one)); });
       }
-      py::list kept;  // fn may change its closure
-      kept.append(fn);
-      kept.append(arguments);
-      for_each_closed_over(fn.ptr(), [&](PyObject* value) { kept.append(py::reinterpret_borrow<py::object>(value)); });
-      *returned = cache->as_results(call_python(fn, arguments));
-      cache->torch_->keep(cache->record_of(key, std::move(kept), *returned));
+      std::size_t number = 0;
+      const bool is_again = values != nullptr && cache->torch_->captures_call_again();
+      *returned = call_python(fn, is_again ? py::args(with_values(arguments, *values, &number)) : arguments);
+      if (is_captured || whole.tensors_move) *returned = cache->as_results(*returned, whole, must_stay);
+      if (is_captured) cache->torch_->keep(cache->record_of(whole.key, std::move(kept), *returned));
+    }
+    // The arguments with these values, the first of which is number `number`: other objects for the tensors, without
+    // their memory. As in Arguments.
+    py::object with_values(const py::handle& of, const graphcache::ListedValues& values, std::size_t* number) const {
+      const bool is_full = *number == whole.list.size();
+      if (PyTuple_Check(of.ptr()) || PyList_Check(of.ptr())) {
+        py::list all;
+        for (const py::handle one : of) all.append(with_values(one, values, number));
+        return PyTuple_Check(of.ptr()) ? py::object(py::tuple(all)) : py::object(all);
+      }
+      if (PyFloat_Check(of.ptr()) && !is_full) return py::float_(values.number((*number)++));
+      if (!THPVariable_Check(of.ptr()) || !whole.tensors_move || is_full) return py::reinterpret_borrow<py::object>(of);
+      const at::Tensor& tensor = THPVariable_Unpack(of.ptr());
+      if (tensor.requires_grad()) return py::reinterpret_borrow<py::object>(of);
+      const auto offset = static_cast<std::size_t>(tensor.storage_offset()) * tensor.element_size();
+      auto* const begin = static_cast<char*>(values.pointer((*number)++)) - offset;
+      const c10::Storage storage(c10::Storage::use_byte_size_t(), tensor.storage().nbytes(),
+                                 at::DataPtr(begin, tensor.device()));
+      at::Tensor other = at::empty({0}, tensor.options());
+      other.set_(storage, tensor.storage_offset(), tensor.sizes(), tensor.strides());
+      other._set_conj(tensor.is_conj());
+      other._set_neg(tensor.is_neg());
+      return py::cast(other);
+    }
+    // Keeps what belongs to the key.
+    void keep_arguments(const py::handle& of, py::list& kept) const {
+      if (!whole.tensors_move) {
+        kept.append(of);
+      } else if (PyTuple_Check(of.ptr()) || PyList_Check(of.ptr())) {
+        for (const py::handle one : of) keep_arguments(one, kept);
+      } else if (THPVariable_Check(of.ptr())) {
+        const bool moves = !THPVariable_Unpack(of.ptr()).requires_grad();
+        if (!moves || whole.list.size() == graphcache::ValueList::kMost) kept.append(of);
+      }
     }
   };
 
@@ -555,16 +718,32 @@ class PyCache {
 
   // What fn has returned, with copies of the tensors that the capture has allocated, in memory where no other key has
   // temporaries. Tensors that are not found, such as those in attributes, are noticed by check_what_is_left().
-  py::object as_results(py::object returned) {
-    if (returned.is_none()) return returned;
+  // Tensors that fn was given must not move if it returns them, or a view: a replay would return that of the capture.
+  // Nor if what it returns has a backward(), which reads them.
+  py::object as_results(py::object returned, const Whole& whole, bool* must_stay) {
+    std::vector<const void*> storages;
+    const auto is_given = [&](const void* storage) {
+      const auto memory = whole.list.memory();
+      return std::any_of(memory.begin(), memory.end(), [&](const auto& one) { return one.begin == storage; });
+    };
     const auto copy = py::cpp_function([&](const at::Tensor& tensor) {
-      return tensor.is_cuda() && torch_->is_of_capture(tensor) && torch_->begin_results() ? tensor.clone() : tensor;
+      if (!tensor.is_cuda() || !tensor.has_storage()) return tensor;
+      const bool is_new = torch_->is_of_capture(tensor);
+      const at::Tensor result = is_new && torch_->begin_results() ? tensor.clone() : tensor;
+      storages.push_back(result.storage().data());
+      if (tensor.requires_grad() || is_given(storages.back())) *must_stay = whole.tensors_move;
+      return result;
     });
-    const py::object map = py::module_::import("torch.utils._pytree").attr("tree_map_only");
-    return map(py::module_::import("torch").attr("Tensor"), copy, returned);
+    if (!returned.is_none()) {
+      const py::object map = py::module_::import("torch.utils._pytree").attr("tree_map_only");
+      returned = map(py::module_::import("torch").attr("Tensor"), copy, returned);
+    }
+    if (whole.tensors_move && torch_->leaves_more_than(storages)) *must_stay = true;
+    return returned;
   }
 
   std::shared_ptr<Records> records_ = std::make_shared<Records>();
+  std::unordered_map<Key, Movement, graphcache::torch_detail::HashOfKey> movements_;
   std::unique_ptr<graphcache::TorchCache> torch_;
 };
 

@@ -95,7 +95,7 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   content.node_count = captured.graph.nodes.size();
   content.values.assign(call.values, call.values + call.values_size);
   content.finds_values = call.gets_values();
-  if (call.gets_values()) note_ranges(call.callee->places, &content);
+  if (call.gets_values()) note_ranges(call, &content);
   recording.take_inner(&captured.graph, &content);
   return captured;
 }

@@ -236,7 +236,7 @@ ValueSet FoundValues::explain(const Word& word, const Content& before, const Con
   return explained;
 }
 
-void FoundValues::learn(const Content& before, const Content& now, absl::FunctionRef<const Content*()> record_again) {
+void FoundValues::learn(const Content& before, const Content& now, RecordAgain record_again) {
   ValueSet changed = 0, fresh = 0;  // Fresh values have not changed before.
   for (std::size_t i = 0; i < places_.size(); ++i) {
     if (!is_other(places_[i], before, now)) continue;
@@ -283,21 +283,25 @@ void FoundValues::learn(const Content& before, const Content& now, absl::Functio
       if (bytes_differ(byte, before, now)) odd.push_back(byte);
     }
   }
-  const Content* const again = odd.empty() ? nullptr : record_again();
+  std::erase_if(odd, [](const Word& word) { return word.size == 0; });
+  const Content* const again = odd.empty() ? nullptr : record_again(now);
   for (Word& word : words_) {
     if (again != nullptr && word.follows != 0 && bytes_differ(word, now, *again)) word.follows = 0;
   }
-  for (Word& word : odd) {
-    if (word.size == 0) continue;
-    if (again != nullptr && (bytes_differ(word, now, *again) || is_in_noise(word, before, now, *again))) {
-      word.suspects = 0;
+  const auto noise = std::partition(odd.begin(), odd.end(), [&](const Word& word) {
+    return again == nullptr || !(bytes_differ(word, now, *again) || is_in_noise(word, before, now, *again));
+  });
+  const Content* const earlier = again == nullptr || noise == odd.begin() ? nullptr : record_again(before);
+  for (auto word = odd.begin(); word != odd.end(); ++word) {
+    if (word >= noise || (earlier != nullptr && !bytes_differ(*word, *again, *earlier))) {
+      word->suspects = 0;
     } else {
       is_clean = false;
       // A value that has changed before, and the word did not, is no suspect if there is another.
-      if (word.suspects == 0) word.suspects = fresh != 0 ? fresh : changed;
-      word.certain |= alone;
+      if (word->suspects == 0) word->suspects = fresh != 0 ? fresh : changed;
+      word->certain |= alone;
     }
-    words_.push_back(word);
+    words_.push_back(*word);
   }
   if (again != nullptr) add_noise(now, *again);
   std::erase_if(words_, [](const Word& word) { return word.size == 0; });

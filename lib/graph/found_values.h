@@ -24,7 +24,7 @@ using ValueSet = std::uint64_t;
 class FoundValues {
  public:
   explicit FoundValues(absl::Span<const detail::ValuePlace> places)
-      : places_(places), changes_(places.size()), coarse_changes_(places.size()) {}
+      : places_(places.begin(), places.end()), changes_(places.size()), coarse_changes_(places.size()) {}
 
   // Whether a graph with this content, if its slots are those that bind() made, can do what a recording of these values
   // would: each value that differs from the content's is found.
@@ -32,7 +32,10 @@ class FoundValues {
 
   // Compares a recording with the one before. If bytes have changed that nothing explains, `record_again` makes another
   // recording of the same values, or returns null: what differs there is noise, and follows no value.
-  void learn(const Content& before, const Content& now, absl::FunctionRef<const Content*()> record_again);
+  // Where that leaves bytes, `record_again` makes a recording of the values before, which differs by what depends on
+  // them.
+  using RecordAgain = absl::FunctionRef<const Content*(const Content& values_of)>;
+  void learn(const Content& before, const Content& now, RecordAgain record_again);
   // The recordings cannot be compared: their nodes differ, or could not be read. What was known is void. After a few
   // of these in a row, nothing more is learned.
   void restart();
@@ -67,7 +70,7 @@ class FoundValues {
   ValueSet derived() const;
   static std::string text_of(const Word& word, const Content& content);
 
-  absl::Span<const detail::ValuePlace> places_;
+  std::vector<detail::ValuePlace> places_;
   // Of each value: 1 once it has changed, and 1 more for each later change with which no derived word has changed. In
   // the second list only changes that also show in fewer bits, if `fn` rounds the value.
   std::vector<int> changes_, coarse_changes_;

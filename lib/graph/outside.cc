@@ -102,9 +102,15 @@ void note_allocations(const Template& graph, Content* content) {
   }
 }
 
-void note_ranges(absl::Span<const detail::ValuePlace> places, Content* content) {
+void note_ranges(const detail::Call& call, Content* content) {
+  const absl::Span<const detail::ValuePlace> places = call.places();
   content->ranges.resize(places.size());
   for (std::size_t i = 0; i < places.size(); ++i) {
+    if (call.list != nullptr) {  // Without its end, where other memory may begin.
+      const ValueList::Memory& memory = call.list->memory()[i];
+      content->ranges[i] = {reinterpret_cast<std::uintptr_t>(memory.begin), memory.bytes - (memory.bytes != 0)};
+      continue;
+    }
     std::uint64_t address = 0;
     if (places[i].is_pointer) std::memcpy(&address, content->values.data() + places[i].offset, sizeof address);
     content->ranges[i] = range_at(address);

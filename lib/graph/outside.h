@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "graph/template.h"
-#include "graphcache/detail/identity.h"
+#include "graphcache/detail/call.h"
 
 namespace graphcache {
 
@@ -28,7 +28,7 @@ void note_allocations(const Template& graph, Content* content);
 std::uint64_t memory_kind(const void* pointer, int device);
 
 // Fills in Content::ranges.
-void note_ranges(absl::Span<const detail::ValuePlace> places, Content* content);
+void note_ranges(const detail::Call& call, Content* content);
 
 // What copies of a graph read from host memory. The program may write there between the launches of a graph, but if a
 // call of `fn` does, a replay of the graph copies what another call has left. Sources that follow a slot are left out,

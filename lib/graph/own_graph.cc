@@ -43,7 +43,7 @@ bool is_called(absl::string_view name, absl::string_view wanted) {
 class Binder {
  public:
   Binder(Template& graph, const Reading& reading, const detail::Call& call)
-      : graph_(graph), reading_(reading), call_(call), places_(call.callee->places) {}
+      : graph_(graph), reading_(reading), call_(call), places_(call.places()) {}
 
   // Finds the nodes that a binding names, and checks that the values fit. `nodes` are those of the program's graph.
   absl::Status add(std::size_t number, const BoundArgument& bound, const std::vector<cudaGraphNode_t>& nodes) {

@@ -27,43 +27,6 @@ std::string list_of(const std::vector<std::string>& strays) {
 
 }  // namespace
 
-// Captures a template for the entry, or sets why there is none. It takes the place of one that the entry has. Then the
-// entry keeps its executable only if that could be updated.
-absl::Status Run::capture_template(NoTemplate* none) {
-  Captured captured;
-  const absl::Cleanup dropped = [&] { drop(captured.kept); };
-  Report report;
-  const bool is_first = entry_->graphs == nullptr;
-  absl::Cleanup in_vain = [&] { ++core_.store.totals.capture_failures; };
-  if (!is_first) ++core_.store.totals.value_captures;
-  if (absl::Status status = capture_usable(none, &captured, &report); !status.ok()) return status;
-  const auto tell = [&, id = captured.content.id, graph = captured.graph.graph.get()] {
-    if (!report) return;
-    report->event.graph = id;
-    report->event.captured = graph;
-    report.reset();
-  };
-  std::unique_ptr<FoundValues> values;
-  std::optional<Signature> signature;
-  if (!is_first) {
-    tell();  // Now, because the captures that a listener sees do not overlap.
-    if (own().values != nullptr) values = std::make_unique<FoundValues>(*own().values);
-    if (absl::Status fatal = learn(&captured, &signature, values.get()); !fatal.ok()) return fatal;
-  } else if (call_.gets_values() && entry_->site.identity != kManyIdentities) {
-    values = std::make_unique<FoundValues>(call_.callee->places);
-  }
-  std::unique_ptr<Recorded> made = make_recorded(&captured);
-  made->values = std::move(values);
-  made->signature = std::move(signature);
-  if (is_first || !update_to(made, &captured)) {
-    if (!is_first) core_.give_up(*entry_, Loss::kValues, /*and_template=*/true);
-    keep(std::move(made), &captured);
-  }
-  std::move(in_vain).Cancel();
-  tell();
-  return absl::OkStatus();
-}
-
 // Captures a graph that could be kept, or sets why there is none.
 absl::Status Run::capture_usable(NoTemplate* none, Captured* out, Report* report) {
   Totals& totals = core_.store.totals;

@@ -66,6 +66,7 @@ class Run {
   absl::StatusOr<Outcome> run_slowly();
   bool begin_slowly();
   absl::StatusOr<Outcome> record();
+  absl::Status capture_template(NoTemplate* none);
   absl::StatusOr<Outcome> run_without_template(absl::Status why, const NoTemplate& none);
   absl::StatusOr<Outcome> bring_back(Outcome by_sibling, Outcome by_own);
   absl::StatusOr<Outcome> launch(Outcome outcome, Outcome if_patched);
@@ -92,7 +93,6 @@ class Run {
   // ---- Capturing (record.cc) ----
   // The report of a capture lasts until its graph is kept or given up. It is empty if there was no stream to capture.
   using Report = std::optional<Audience::Span>;
-  absl::Status capture_template(NoTemplate* none);
   absl::Status capture_usable(NoTemplate* none, Captured* captured, Report* report);
   Captured capture_fn(const detail::Call& call, const TellBreak& tell, Report* report);
   bool capture_again(const detail::Call& call, Captured* out);

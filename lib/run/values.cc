@@ -1,6 +1,7 @@
 // Runs whose values are not found yet: `fn` is recorded again, and the recordings are compared (found_values.h).
 #include <absl/cleanup/cleanup.h>
 
+#include <array>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -15,12 +16,13 @@ namespace graphcache {
 
 // A number for the kinds of memory that the values point to. 0 if all of it is memory of the cache's device.
 std::uint64_t Run::memory_of_values() const {
+  if (call_.list != nullptr) return 0;
   // The entry that was found by an identity without kinds of memory has pointers to the device's memory only.
   const Executable* const executable =
       entry_.get() != nullptr && entry_->site == call_.site ? this->executable() : nullptr;
   std::uint64_t kinds = 0;
-  for (std::size_t i = 0; i < call_.callee->places.size(); ++i) {
-    const detail::ValuePlace& place = call_.callee->places[i];
+  for (std::size_t i = 0; i < call_.places().size(); ++i) {
+    const detail::ValuePlace& place = call_.places()[i];
     if (!place.is_pointer) continue;
     const unsigned char* const value = call_.values + place.offset;
     if (executable != nullptr && std::memcmp(value, executable->values() + place.offset, sizeof(void*)) == 0) continue;
@@ -53,13 +55,20 @@ absl::Status Run::learn(Captured* captured, std::optional<Signature>* signature,
     values->restart();
     return absl::OkStatus();
   }
-  Captured again;
+  std::array<Captured, 2> recordings;
   absl::Status fatal;
-  values->learn(before, now, [&]() -> const Content* {
-    // Each time over other contents, which may still be there at the next recording.
-    const std::uint64_t number = ++core_.store.totals.value_captures;
+  // Over other contents than the recordings of earlier runs, which may still be there.
+  const auto byte = static_cast<unsigned char>(0xa5 + 0x1f * core_.store.totals.value_captures);
+  values->learn(before, now, [&](const Content& values_of) -> const Content* {
+    const bool is_earlier = &values_of == &before;
+    if (is_earlier && call_.list == nullptr) return nullptr;  // `fn` does not expect values whose memory may be gone.
+    ++core_.store.totals.value_captures;
+    Captured& again = recordings[is_earlier ? 1 : 0];
+    detail::Call call = call_;
+    call.values = values_of.values.data();
+    const absl::Cleanup threw = [&] { call_.threw |= call.threw; };
     const OtherHeap heap;
-    on_other_stack(0x1150, static_cast<unsigned char>(0xa5 + 0x1f * number), [&] { capture_again(call_, &again); });
+    on_other_stack(0x1150, byte, [&] { capture_again(call, &again); });
     fatal = take_fatal_error(again);
     const bool is_usable = fatal.ok() && again.capture.ok() && again.fn.ok() &&
                            describe(again.graph, &again.content) == *signature && are_comparable(now, again.content);

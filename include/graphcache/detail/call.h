@@ -55,8 +55,8 @@ struct Callee {
   absl::Status (*invoke)(void* fn, Recorder& recorder, std::uint64_t recording, const unsigned char* values);
   absl::StatusOr<Graph> (*make)(void* fn);  // Calls it if it takes nothing and returns a graph; else null.
   const char* (*unfit)(const void* fn);     // Why it cannot be run, or null.
-  absl::Span<const ValuePlace> places;
-  bool gets_values = false;  // Whether it gets values, not slots.
+  absl::Span<const ValuePlace> places;      // Empty for a ValueList, which has them.
+  bool gets_values = false;                 // Whether it gets values, not slots.
 };
 
 // A call of run() or warm() with its `fn` and its params or values.
@@ -64,13 +64,15 @@ struct Call {
   Site site;
   void* fn;  // The address of the callable.
   const Callee* callee;
-  const unsigned char* values;  // The params or values, as bytes.
-  std::size_t values_size;      // Their size in bytes.
+  const unsigned char* values;      // The params or values, as bytes.
+  std::size_t values_size;          // Their size in bytes.
+  const ValueList* list = nullptr;  // The values, if they are one.
   // Whether `fn` threw an exception. Its exceptions pass through; exceptions of the library do not.
   mutable bool threw = false;
 
   bool makes_graph() const { return callee->make != nullptr; }
   bool gets_values() const { return callee->gets_values; }
+  absl::Span<const ValuePlace> places() const { return list != nullptr ? list->places() : callee->places; }
   const char* unfit() const { return callee->unfit(fn); }
 };
 
@@ -212,6 +214,28 @@ struct ValuesInvoker {
       }
     });
   }
+};
+
+// Calls `fn` with the stream or the recorder of the run, and all values as one argument.
+template <class Fn>
+struct ValuesInvoker<Fn, ValueList> {
+  template <class F>
+  using Tag = SiteTag<F, ValueList>;
+  static constexpr bool kTakesRecorder = std::is_invocable_v<Fn&, Recorder&, const ListedValues&>;
+  static constexpr bool kTakesStream = std::is_invocable_v<Fn&, cudaStream_t, const ListedValues&>;
+
+  static absl::Status invoke(void* fn, Recorder& recorder, std::uint64_t, const unsigned char* values) {
+    const auto call = [&]() -> decltype(auto) {
+      if constexpr (kTakesRecorder) {
+        return (*static_cast<Fn*>(fn))(recorder, ListedValues(values));
+      } else {
+        return (*static_cast<Fn*>(fn))(recorder.stream(), ListedValues(values));
+      }
+    };
+    return noting_orders_to_stop([&] { return status_of(call); }, recorder,
+                                 typename OrdersToStop<typename WhenCalled<Fn>::Void>::Types());
+  }
+  static constexpr Callee callee() { return {&invoke, nullptr, &detail::unfit<std::remove_cv_t<Fn>>, {}, true}; }
 };
 
 template <class Invoker>

@@ -1,0 +1,146 @@
+// values() of a list, whose number and types are known only at run time. On either runtime.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "values_support.h"
+
+namespace graphcache::test {
+namespace {
+
+class ValuesListTest : public ValuesTest {
+ protected:
+  ValueList list(float* to, double v) const {
+    ValueList all;
+    all.add(to, to, kPart * sizeof(float));
+    all.add(v);
+    return all;
+  }
+  // Fills a part of the memory.
+  static cudaError_t fill_part(cudaStream_t on, const ListedValues& given) {
+    return launch(fill, kGrid, kBlock, on, static_cast<float*>(given.pointer(0)), kSize,
+                  static_cast<float>(given.number(1)));
+  }
+};
+
+TEST_F(ValuesListTest, IsFoundAsValuesAre) {
+  Cache cache;
+  auto step = cache.prepare(key("step"), fill_part);
+  for (int i = 0; i < 6; ++i) {
+    const ValueList all = list(part(i), number(i));
+    EXPECT_TRUE(learned(i, cache.run(key("stream"), stream, values(all), fill_part)));
+    EXPECT_EQ(read(part(i)), std::vector<float>(kSize, number(i)));
+    reset_memory();
+    EXPECT_TRUE(learned(i, step.run(stream, values(all))));
+    EXPECT_EQ(read(part(i)), std::vector<float>(kSize, number(i)));
+    reset_memory();
+    EXPECT_TRUE(
+        learned(i, cache.run(key("recorder"), stream, values(all), [&](Recorder& rec, const ListedValues& given) {
+          rec.launch(fill, {kGrid, kBlock}, static_cast<float*>(given.pointer(0)), kSize,
+                     static_cast<float>(given.number(1)));
+        })));
+    EXPECT_EQ(read(part(i)), std::vector<float>(kSize, number(i)));
+    EXPECT_TRUE(cache.warm(key("warm"), stream, values(all), fill_part).ok());
+  }
+  const ValueList last = list(part(9), 99);
+  EXPECT_RUN(kPatched, cache.run(key("warm"), stream, values(last), fill_part));
+  EXPECT_EQ(read(part(9)), std::vector<float>(kSize, 99));
+  for (const EntryInfo& entry : cache.entries()) {
+    ASSERT_EQ(entry.values.size(), 2u);
+    for (const ValueInfo& value : entry.values) EXPECT_EQ(value.state, ValueState::kFound);
+  }
+}
+
+TEST_F(ValuesListTest, TakesAsManyAsSixtyFour) {
+  Cache cache;
+  constexpr int kMost = static_cast<int>(ValueList::kMost);
+  for (int i = 0; i < 6; ++i) {
+    ValueList all;
+    for (int v = 0; v < kMost; ++v) all.add(v + 10 * i + 2.5);
+    EXPECT_EQ(all.size(), ValueList::kMost);
+    EXPECT_TRUE(learned(i, cache.run(key("k"), stream, values(all), [&](cudaStream_t on, const ListedValues& given) {
+      CUDA_OK(fill_data(on, 0));
+      for (std::size_t v = 0; v < ValueList::kMost; ++v) {
+        CUDA_OK(launch(add, kGrid, kBlock, on, data.get(), kSize, static_cast<float>(given.number(v))));
+      }
+      return cudaSuccess;
+    })));
+    expect_data(static_cast<float>(kMost * (kMost - 1) / 2 + kMost * (10 * i) + kMost * 2.5));
+  }
+}
+
+TEST_F(ValuesListTest, AnAddressFollowsAPointerOnlyIntoItsOwnMemory) {
+  Cache cache;
+  for (int i = 0; i < 8; ++i) {
+    // Both move by one distance, and by other ones in the last runs.
+    float* const to = part(2 * i);
+    float* const from = part(2 * i + (i < 5 ? 1 : 2 * i - 5));
+    ValueList all;
+    all.add(to, to, kPart * sizeof(float));
+    all.add(from, from, kPart * sizeof(float));
+    reset_memory();
+    EXPECT_TRUE(cache
+                    .run(key("k"), stream, values(all),
+                         [&](cudaStream_t on, const ListedValues& given) {
+                           return cudaMemcpyAsync(given.pointer(0), given.pointer(1), kSize * sizeof(float),
+                                                  cudaMemcpyDeviceToDevice, on);
+                         })
+                    .ok());
+    EXPECT_EQ(read(part(2 * i), 1).front(), content(from)) << i;
+  }
+}
+
+// Undefined bytes may be others in the first recording than in all later ones.
+TEST_F(ValuesListTest, WhatDoesNotDependOnTheValuesIsNoise) {
+  Cache cache;
+  int recordings = 0;
+  for (int i = 0; i < 6; ++i) {
+    const ValueList all = list(part(i), number(i));
+    EXPECT_TRUE(learned(i, cache.run(key("k"), stream, values(all), [&](cudaStream_t on, const ListedValues& given) {
+      CUDA_OK(fill_part(on, given));
+      return launch(fill, kGrid, kBlock, on, data.get(), kSize, static_cast<float>(std::min(recordings++, 1)));
+    })));
+    EXPECT_EQ(read(part(i)), std::vector<float>(kSize, number(i)));
+  }
+  EXPECT_EQ(states(cache), "found found");
+  EXPECT_EQ(cache.stats().value_captures, 4u);  // Two changes, and two recordings that show the noise.
+}
+
+TEST_F(ValuesListTest, WhatDependsOnTheValuesIsDerived) {
+  Cache cache;
+  for (int i = 0; i < 6; ++i) {
+    const ValueList all = list(part(i), number(i));
+    const absl::StatusOr<Outcome> outcome =
+        cache.run(key("k"), stream, values(all), [&](cudaStream_t on, const ListedValues& given) {
+          CUDA_OK(fill_part(on, given));
+          return fill_data(on, 1 / static_cast<float>(given.number(1)));
+        });
+    EXPECT_TRUE(i == 0 ? did(Outcome::kInstantiated, outcome) : captured(outcome)) << i;
+    expect_data(1 / number(i));
+    EXPECT_EQ(read(part(i)), std::vector<float>(kSize, number(i)));
+  }
+  EXPECT_EQ(states(cache), "derived derived");  // Neither has changed alone.
+}
+
+TEST_F(ValuesListTest, MemoryOfEarlierRunsMayBeGone) {
+  Cache cache;
+  int recordings = 0;
+  for (int i = 0; i < 6; ++i) {
+    const DeviceBuffer<float> to(kPart);
+    const ValueList all = list(to.get(), number(i));
+    EXPECT_TRUE(cache
+                    .run(key("k"), stream, values(all),
+                         [&](cudaStream_t on, const ListedValues& given) {
+                           CUDA_OK(fill_part(on, given));
+                           return fill_data(on, static_cast<float>(std::min(recordings++, 1)));
+                         })
+                    .ok());
+    EXPECT_EQ(read(to.get()), std::vector<float>(kSize, number(i)));
+  }
+}
+
+}  // namespace
+}  // namespace graphcache::test
