@@ -292,8 +292,12 @@ void FoundValues::learn(const Content& before, const Content& now, RecordAgain r
     return again == nullptr || !(bytes_differ(word, now, *again) || is_in_noise(word, before, now, *again));
   });
   const Content* const earlier = again == nullptr || noise == odd.begin() ? nullptr : record_again(before);
+  // What depends on the values alone is in each recording of the earlier ones as it was before.
+  const auto is_other_noise = [&](const Word& word) {
+    return earlier != nullptr && (!bytes_differ(word, *again, *earlier) || bytes_differ(word, before, *earlier));
+  };
   for (auto word = odd.begin(); word != odd.end(); ++word) {
-    if (word >= noise || (earlier != nullptr && !bytes_differ(*word, *again, *earlier))) {
+    if (word >= noise || is_other_noise(*word)) {
       word->suspects = 0;
     } else {
       is_clean = false;
