@@ -8,13 +8,13 @@
 // The cache finds out by itself which arguments of the graph hold them, libraries' kernels included, and patches those.
 #pragma once
 
+#include <absl/container/inlined_vector.h>
 #include <absl/types/span.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
-#include <vector>
 
 #include "graphcache/detail/advice.h"
 #include "graphcache/detail/identity.h"
@@ -97,7 +97,12 @@ class ValueList {
     add(detail::place_of_value<const void*>(0), pointer, {begin, bytes});
   }
   std::size_t size() const { return words_.size(); }
-  void clear() { *this = ValueList(); }
+  void clear() {
+    words_.clear();
+    places_.clear();
+    memory_.clear();
+    identity_ = seen_ = 0;
+  }
 
   // Not for users.
   struct Memory {
@@ -115,8 +120,12 @@ class ValueList {
     static_assert(sizeof value == sizeof(std::uint64_t));
     std::uint64_t word = 0;
     std::memcpy(&word, &value, sizeof word);
-    std::size_t equal = 0;  // The first value that is the same address.
-    while (equal < size() && !(place.is_pointer && places_[equal].is_pointer && words_[equal] == word)) ++equal;
+    std::size_t equal = size();  // The first value that is the same address.
+    const std::uint64_t bit = std::uint64_t{1} << (detail::mix(0, word) >> 58);
+    if (place.is_pointer && (seen_ & bit) != 0) {
+      for (equal = 0; equal < size() && !(places_[equal].is_pointer && words_[equal] == word);) ++equal;
+    }
+    seen_ |= bit;
     identity_ = detail::mix(identity_, detail::kind_of_value(value) << 16 | equal);
     place.offset = size() * sizeof word;
     words_.push_back(word);
@@ -124,10 +133,12 @@ class ValueList {
     memory_.push_back(memory);
   }
 
-  std::vector<std::uint64_t> words_;
-  std::vector<detail::ValuePlace> places_;
-  std::vector<Memory> memory_;
+  static constexpr std::size_t kUsual = 8;
+  absl::InlinedVector<std::uint64_t, kUsual> words_;
+  absl::InlinedVector<detail::ValuePlace, kUsual> places_;
+  absl::InlinedVector<Memory, kUsual> memory_;
   std::uint64_t identity_ = 0;
+  std::uint64_t seen_ = 0;  // A bit for each hash of an address.
 };
 
 template <>

@@ -47,16 +47,20 @@ namespace {
 
 // What a run passes that may change from run to run: the floats among its arguments, and the tensors.
 struct Arguments {
+  c10::DeviceIndex device;   // of the cache
   bool tensors_move = true;  // whether tensors are in the list, and not in the key
   bool numbers_move = true;  // the same for floats
   graphcache::ValueList list;
 
   bool take(const at::Tensor& tensor) {
     // One that requires gradients is a parameter, as a rule.
-    if (!tensors_move || tensor.requires_grad() || is_full()) return false;
-    const c10::Storage& storage = tensor.storage();
-    list.add(tensor.data_ptr(), storage.data(), storage.nbytes());
+    if (!tensors_move || tensor.requires_grad() || tensor.get_device() != device || is_full()) return false;
+    add(tensor, &list);
     return true;
+  }
+  static void add(const at::Tensor& tensor, graphcache::ValueList* to) {
+    const c10::Storage& storage = tensor.storage();
+    to->add(tensor.data_ptr(), storage.data(), storage.nbytes());
   }
   bool take(double number) {
     if (!numbers_move || is_full()) return false;
@@ -233,13 +237,19 @@ void add_fn(Keyer& keyer, PyObject* fn) {
   for_each_closed_over(fn, [&](PyObject* value) { add_closed_over(keyer, value); });
 }
 
+// Adds all of a run but its arguments.
+void begin_key(Keyer& keyer, const py::handle& key, const py::handle& fn) {
+  add(keyer, key.ptr(), nullptr);
+  if (fn.is_none()) return;
+  if (PyCallable_Check(fn.ptr()) == 0)
+    throw py::type_error("graphcache: fn is a " + name_of_type(fn.ptr()) + ": it must be callable");
+  add_fn(keyer, fn.ptr());
+}
+
 Key make_key(const py::handle& key, const py::handle& fn, const py::args& arguments, Arguments* values) {
   Keyer keyer;
-  add(keyer, key.ptr(), nullptr);
+  begin_key(keyer, key, fn);
   if (!fn.is_none()) {
-    if (PyCallable_Check(fn.ptr()) == 0)
-      throw py::type_error("graphcache: fn is a " + name_of_type(fn.ptr()) + ": it must be callable");
-    add_fn(keyer, fn.ptr());
     keyer.add(Sequence{arguments.ptr(), values, 0});
     // What values have another graph for, they have another record for, too.
     if (values->list.size() != 0) keyer.add(values->list.identity());
@@ -248,6 +258,96 @@ Key make_key(const py::handle& key, const py::handle& fn, const py::args& argume
   }
   return std::move(keyer).finish();
 }
+
+// What the arguments of a run are, but for addresses and floats that may move. Keys need not be built for runs with
+// like ones.
+class ArgumentKinds {
+ public:
+  // Of arguments in lists and tuples, nothing is known.
+  ArgumentKinds(const py::args& arguments, c10::DeviceIndex device) {
+    Arguments all{device};
+    for (const py::handle one : arguments) {
+      Kind& kind = kinds_.emplace_back();
+      if (THPVariable_Check(one.ptr())) {
+        const at::Tensor& tensor = THPVariable_Unpack(one.ptr());
+        kind.what = all.take(tensor) ? Kind::kMoving : Kind::kStaying;
+        kind.address = tensor.data_ptr();
+        kind.keys = tensor.key_set();
+        kind.type = tensor.scalar_type();
+        kind.device = tensor.get_device();
+        kind.requires_grad = tensor.requires_grad();
+        kind.sizes = tensor.sizes().vec();
+        kind.strides = tensor.strides().vec();
+      } else if (PyFloat_Check(one.ptr()) && all.take(PyFloat_AS_DOUBLE(one.ptr()))) {
+        kind.what = Kind::kNumber;
+      } else {
+        kind.object = py::reinterpret_borrow<py::object>(one);
+        is_known_ = is_known_ && !PyTuple_Check(one.ptr()) && !PyList_Check(one.ptr());
+      }
+    }
+    identity_ = all.list.identity();
+  }
+
+  // Whether these are like them. Sets whether their values are the same words.
+  bool are(const py::args& arguments, const std::vector<std::uint64_t>& words, bool* are_equal) const {
+    if (!is_known_ || static_cast<std::size_t>(PyTuple_GET_SIZE(arguments.ptr())) != kinds_.size()) return false;
+    *are_equal = true;
+    auto note = [&, word = words.begin()](const auto& value) mutable {
+      *are_equal = *are_equal && std::memcmp(&*word, &value, sizeof *word) == 0;
+      ++word;
+    };
+    for (std::size_t i = 0; i < kinds_.size(); ++i) {
+      PyObject* const one = PyTuple_GET_ITEM(arguments.ptr(), static_cast<Py_ssize_t>(i));
+      const Kind& kind = kinds_[i];
+      if (kind.what == Kind::kObject) {
+        if (one != kind.object.ptr()) return false;
+      } else if (kind.what == Kind::kNumber) {
+        if (!PyFloat_Check(one)) return false;
+        note(PyFloat_AS_DOUBLE(one));
+      } else {
+        if (!THPVariable_Check(one)) return false;
+        const at::Tensor& tensor = THPVariable_Unpack(one);
+        const bool is_it = tensor.key_set() == kind.keys && tensor.scalar_type() == kind.type &&
+                           tensor.requires_grad() == kind.requires_grad && tensor.get_device() == kind.device &&
+                           tensor.sizes() == kind.sizes && tensor.strides() == kind.strides;
+        if (!is_it) return false;
+        const void* const address = tensor.data_ptr();
+        if (kind.what == Kind::kMoving) {
+          note(address);
+        } else if (address != kind.address) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+  // The values of arguments that are like them, or null if their key is another one.
+  std::shared_ptr<const graphcache::ValueList> values_of(const py::args& arguments) const {
+    auto list = std::make_shared<graphcache::ValueList>();
+    for (std::size_t i = 0; i < kinds_.size(); ++i) {
+      PyObject* const one = PyTuple_GET_ITEM(arguments.ptr(), static_cast<Py_ssize_t>(i));
+      if (kinds_[i].what == Kind::kMoving) Arguments::add(THPVariable_Unpack(one), list.get());
+      if (kinds_[i].what == Kind::kNumber) list->add(PyFloat_AS_DOUBLE(one));
+    }
+    return list->identity() == identity_ ? list : nullptr;
+  }
+
+ private:
+  struct Kind {
+    enum { kObject, kNumber, kMoving, kStaying } what = kObject;
+    py::object object;  // the same one each time
+    const void* address = nullptr;
+    c10::DispatchKeySet keys;  // with the device's type, the layout, and what is lazy about it
+    c10::ScalarType type = c10::ScalarType::Undefined;
+    c10::DeviceIndex device = -1;
+    bool requires_grad = false;
+    std::vector<std::int64_t> sizes, strides;
+  };
+
+  std::vector<Kind> kinds_;
+  std::uint64_t identity_ = 0;
+  bool is_known_ = true;
+};
 
 // Whether the interpreter still exists, so that its lock can be taken. If not, its objects end with the process.
 bool has_interpreter() {
@@ -370,17 +470,17 @@ class PyCache {
     const absl::StatusOr<Outcome> outcome = [&] {
       const WithoutGil nogil;
       const Call call{this, whole, fn, arguments, &returned, &must_stay};
-      return whole.moves() ? torch().run(whole.key, whole.list, call) : torch().run(whole.key, call);
+      return whole.moves() ? torch().run(*whole.key, *whole.list, call) : torch().run(*whole.key, call);
     }();
     if (!outcome.ok()) raise(outcome.status());
     const bool is_call = *outcome == Outcome::kEager || *outcome == Outcome::kInlined;
-    const py::object result = is_call ? returned : result_of(whole.key);
-    if (must_stay || (is_call && whole.tensors_move && torch().leaves_tensors(whole.key))) let_stay(whole);
+    const py::object result = is_call ? returned : result_of(*whole.key);
+    if (must_stay || (is_call && whole.tensors_move && torch().leaves_tensors(*whole.key))) let_stay(whole);
     return result;
   }
 
   py::object run_graph(const py::object& key, const py::object& make) {
-    Arguments none;
+    Arguments none{device()};
     const Key whole = make_key(key, make, py::args(), &none);
     py::object returned;
     const absl::StatusOr<Outcome> outcome = [&] {
@@ -396,7 +496,7 @@ class PyCache {
     const graphcache::Options& options = torch().cache().options();
     const auto device = static_cast<c10::DeviceIndex>(options.device);
     if (options.capture_after > 0 && !graphcache::torch_detail::is_inside_capture(device) &&
-        !torch().cache().contains(whole.key)) {
+        !torch().cache().contains(*whole.key)) {
       const c10::cuda::CUDAGuard guard(device);
       const py::object unused = call_python(fn, arguments);
     }
@@ -405,10 +505,10 @@ class PyCache {
     const absl::Status status = [&] {
       const WithoutGil nogil;
       const Call call{this, whole, fn, arguments, &returned, &must_stay};
-      return whole.moves() ? torch().warm(whole.key, whole.list, call) : torch().warm(whole.key, call);
+      return whole.moves() ? torch().warm(*whole.key, *whole.list, call) : torch().warm(*whole.key, call);
     }();
     if (!status.ok()) raise(status);
-    if (must_stay || (whole.tensors_move && torch().leaves_tensors(whole.key))) {
+    if (must_stay || (whole.tensors_move && torch().leaves_tensors(*whole.key))) {
       let_stay(whole);
       warm(key, fn, arguments);
     }
@@ -442,7 +542,7 @@ class PyCache {
     if (is_of_this_process()) clear();
   }
   void clear() {
-    movements_.clear();
+    forget_movements();
     const WithoutGil nogil;
     torch().cache().clear();
   }
@@ -523,70 +623,105 @@ class PyCache {
  private:
   // How what a run passes counts.
   struct Whole {
-    Key key;
-    graphcache::ValueList list;  // what moves
-    Key moving;                  // the key as if everything moved
+    std::shared_ptr<const Key> key;
+    std::shared_ptr<const graphcache::ValueList> list;  // what moves
+    std::shared_ptr<const Key> moving;                  // the key as if everything moved
     bool tensors_move = false;
-    bool moves() const { return list.size() != 0; }
+    bool moves() const { return list != nullptr && list->size() != 0; }
   };
   // Of runs that differ in nothing but addresses and floats. All of these belong to the key, until one changes. From
   // then on they are values, except tensors that fn does not let move.
   struct Movement {
     enum class What { kNothing, kNumbers, kAll } what = What::kNothing;
-    std::vector<unsigned char> first;  // what the first run passed
-    Key key;                           // its key
+    std::vector<std::uint64_t> words;  // what the first run passed, or once something moves, the last one
+    std::shared_ptr<const graphcache::ValueList> list;  // these, once something moves
+    std::shared_ptr<const Key> key;                     // of the first run
+    std::shared_ptr<const Key> moving;                  // the key as if everything moved
   };
+  using What = Movement::What;
   static constexpr std::size_t kMostMovements = 10000;  // keys that never come back must not pile up
+  // What is known of runs with one key and one fn.
+  struct Known {
+    ArgumentKinds kinds;
+    std::shared_ptr<Movement> movement;
+  };
+  static constexpr std::size_t kMostKnown = 64;  // the others build their keys
 
   Whole identify(const py::object& key, const py::object& fn, const py::args& arguments, bool is_run = true) {
-    Arguments all;
-    Whole whole{make_key(key, fn, arguments, &all), {}, {}, false};
-    const std::size_t size = all.list.size() * sizeof(std::uint64_t);
-    if (size == 0) return whole;
-    const auto found = movements_.find(whole.key);
-    using What = Movement::What;
-    if (found == movements_.end()) {
-      Key fixed = key_with(What::kNothing, key, fn, arguments).key;
-      if (is_run) {
-        if (movements_.size() >= kMostMovements) movements_.clear();
-        movements_.emplace(whole.key, Movement{What::kNothing, {all.list.data(), all.list.data() + size}, fixed});
-      }
-      return {std::move(fixed), {}, {}, false};
+    Keyer keyer;
+    begin_key(keyer, key, fn);
+    const Key without_arguments = std::move(keyer).finish();
+    const std::vector<Known>& known = known_[without_arguments];
+    bool are_equal = false;
+    const auto like = std::find_if(known.begin(), known.end(), [&](const Known& one) {
+      return one.kinds.are(arguments, one.movement->words, &are_equal);
+    });
+    std::shared_ptr<Movement> movement;
+    std::shared_ptr<const graphcache::ValueList> list;
+    if (like != known.end()) {
+      movement = like->movement;
+      if (!are_equal) list = like->kinds.values_of(arguments);
     }
-    Movement& movement = found->second;
-    if (movement.what == What::kNumbers) {
+    if (movement == nullptr || (!are_equal && list == nullptr)) {
+      Arguments all{device()};
+      Key moving = make_key(key, fn, arguments, &all);
+      const auto begin = reinterpret_cast<const std::uint64_t*>(all.list.data());
+      const std::vector<std::uint64_t> words(begin, begin + all.list.size());
+      list = std::make_shared<const graphcache::ValueList>(std::move(all.list));
+      if (const auto found = movements_.find(moving); found != movements_.end()) {
+        movement = found->second;
+      } else {
+        movement = std::make_shared<Movement>();
+        movement->words = words;
+        movement->moving = std::make_shared<const Key>(moving);
+        movement->key = words.empty() ? movement->moving : key_with(What::kNothing, key, fn, arguments).key;
+        if (is_run) movements_[moving] = movement;
+      }
+      are_equal = movement->words == words;
+      if (movements_.size() > kMostMovements || known_.size() > kMostMovements) forget_movements();
+      std::vector<Known>& of_fn = known_[without_arguments];  // Python code may have run meanwhile.
+      if (is_run && of_fn.size() < kMostKnown) of_fn.push_back({ArgumentKinds(arguments, device()), movement});
+    }
+    if (movement->what == What::kNumbers) {
       Whole numbers = key_with(What::kNumbers, key, fn, arguments);
-      numbers.moving = std::move(whole.key);
+      numbers.moving = movement->moving;
       return numbers;
     }
-    if (movement.what == What::kNothing) {
-      if (std::memcmp(movement.first.data(), all.list.data(), size) == 0) return {movement.key, {}, {}, false};
-      if (is_run) {
-        movement.what = What::kAll;
-        const Key first = std::move(movement.key);
-        const WithoutGil nogil;
-        torch().cache().erase(first);
-      }
+    if (movement->what == What::kNothing && are_equal) return {movement->key, nullptr, movement->moving, false};
+    if (are_equal) return {movement->moving, movement->list, movement->moving, true};
+    const Whole whole{movement->moving, list, movement->moving, true};
+    if (!is_run) return whole;
+    const auto begin = reinterpret_cast<const std::uint64_t*>(list->data());
+    movement->words.assign(begin, begin + list->size());
+    movement->list = std::move(list);
+    if (std::exchange(movement->what, What::kAll) == What::kNothing) {
+      const std::shared_ptr<const Key> first = std::move(movement->key);
+      const WithoutGil nogil;
+      torch().cache().erase(*first);
     }
-    whole.moving = whole.key;
-    whole.list = std::move(all.list);
-    whole.tensors_move = true;
     return whole;
   }
-  static Whole key_with(Movement::What what, const py::object& key, const py::object& fn, const py::args& arguments) {
-    Arguments values{false, what == Movement::What::kNumbers, {}};
-    Key whole = make_key(key, fn, arguments, &values);
-    return {std::move(whole), std::move(values.list), {}, false};
+  Whole key_with(What what, const py::object& key, const py::object& fn, const py::args& arguments) const {
+    Arguments values{device(), false, what == What::kNumbers, {}};
+    auto whole = std::make_shared<const Key>(make_key(key, fn, arguments, &values));
+    return {std::move(whole), std::make_shared<const graphcache::ValueList>(std::move(values.list)), nullptr, false};
   }
   Key key_of(const py::object& key, const py::object& fn, const py::args& arguments) {
-    return identify(key, fn, arguments, false).key;
+    return *identify(key, fn, arguments, false).key;
   }
   // From now on these tensors belong to the key.
   void let_stay(const Whole& whole) {
-    movements_[whole.moving].what = Movement::What::kNumbers;
+    if (const auto found = movements_.find(*whole.moving); found != movements_.end()) {
+      found->second->what = What::kNumbers;
+    }
     const WithoutGil nogil;
-    torch().cache().erase(whole.key);
+    torch().cache().erase(*whole.key);
   }
+  void forget_movements() {
+    movements_.clear();
+    known_.clear();
+  }
+  c10::DeviceIndex device() const { return static_cast<c10::DeviceIndex>(torch().cache().options().device); }
 
   // What a key's graph uses, and what its runs return. Objects that the key contains by identity are kept alive, so
   // that their addresses are not reused.
@@ -660,12 +795,12 @@ class PyCache {
       const bool is_again = values != nullptr && cache->torch_->captures_call_again();
       *returned = call_python(fn, is_again ? py::args(with_values(arguments, *values, &number)) : arguments);
       if (is_captured || whole.tensors_move) *returned = cache->as_results(*returned, whole, must_stay);
-      if (is_captured) cache->torch_->keep(cache->record_of(whole.key, std::move(kept), *returned));
+      if (is_captured) cache->torch_->keep(cache->record_of(*whole.key, std::move(kept), *returned));
     }
     // The arguments with these values, the first of which is number `number`: other objects for the tensors, without
     // their memory. As in Arguments.
     py::object with_values(const py::handle& of, const graphcache::ListedValues& values, std::size_t* number) const {
-      const bool is_full = *number == whole.list.size();
+      const bool is_full = *number == whole.list->size();
       if (PyTuple_Check(of.ptr()) || PyList_Check(of.ptr())) {
         py::list all;
         for (const py::handle one : of) all.append(with_values(one, values, number));
@@ -693,7 +828,7 @@ class PyCache {
         for (const py::handle one : of) keep_arguments(one, kept);
       } else if (THPVariable_Check(of.ptr())) {
         const bool moves = !THPVariable_Unpack(of.ptr()).requires_grad();
-        if (!moves || whole.list.size() == graphcache::ValueList::kMost) kept.append(of);
+        if (!moves || whole.list->size() == graphcache::ValueList::kMost) kept.append(of);
       }
     }
   };
@@ -723,7 +858,8 @@ class PyCache {
   py::object as_results(py::object returned, const Whole& whole, bool* must_stay) {
     std::vector<const void*> storages;
     const auto is_given = [&](const void* storage) {
-      const auto memory = whole.list.memory();
+      if (!whole.moves()) return false;
+      const auto memory = whole.list->memory();
       return std::any_of(memory.begin(), memory.end(), [&](const auto& one) { return one.begin == storage; });
     };
     const auto copy = py::cpp_function([&](const at::Tensor& tensor) {
@@ -743,7 +879,9 @@ class PyCache {
   }
 
   std::shared_ptr<Records> records_ = std::make_shared<Records>();
-  std::unordered_map<Key, Movement, graphcache::torch_detail::HashOfKey> movements_;
+  std::unordered_map<Key, std::shared_ptr<Movement>, graphcache::torch_detail::HashOfKey> movements_;  // by all that
+                                                                                                       // does not move
+  std::unordered_map<Key, std::vector<Known>, graphcache::torch_detail::HashOfKey> known_;
   std::unique_ptr<graphcache::TorchCache> torch_;
 };
 
