@@ -40,8 +40,10 @@ class Block(torch.nn.Module):
 
     def forward(self, x, positions):
         batch, length, width = x.shape
-        q, k, v = (t.view(batch, length, self.heads, -1).transpose(1, 2) for t in self.qkv(self.norms[0](x)).chunk(3, -1))
-        attended = F.scaled_dot_product_attention(self.rotate(q, positions), self.rotate(k, positions), v, is_causal=True)
+        parts = self.qkv(self.norms[0](x)).chunk(3, -1)
+        q, k, v = (t.view(batch, length, self.heads, -1).transpose(1, 2) for t in parts)
+        q, k = self.rotate(q, positions), self.rotate(k, positions)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
         h = self.norms[1](x)
         return x + self.down(F.silu(self.gate(h)) * self.up(h))
@@ -55,7 +57,7 @@ def cases():
     weights = rand(256, 256)
     layer = torch.nn.Linear(256, 512, device="cuda", dtype=half)
     norm, batch_norm = torch.nn.LayerNorm(256, device="cuda"), torch.nn.BatchNorm2d(8, device="cuda").eval()
-    encoder = torch.nn.TransformerEncoderLayer(256, 4, 512, dropout=0.0, batch_first=True, device="cuda", dtype=half).eval()
+    encoder = torch.nn.TransformerEncoderLayer(256, 4, 512, dropout=0.0, batch_first=True).to("cuda", half).eval()
     block = Block().to("cuda", half).eval()
     conv = torch.nn.Conv2d(8, 16, 3, padding=1, device="cuda")
     table = torch.nn.Embedding(1000, 256, device="cuda")
@@ -101,7 +103,8 @@ def cases():
     yield "foreach", lambda xs, ys: torch._foreach_add(xs, ys), lambda: (
         [rand(100) for _ in range(10)], [rand(100) for _ in range(10)]), None
     yield "dropout", lambda x: F.dropout(x, 0.3), lambda: (rand(1000),), None
-    yield "sixty-four", lambda *xs: torch.stack([x.sum() for x in xs]), lambda: tuple(rand(128) for _ in range(64)), None
+    yield "sixty-four", lambda *xs: torch.stack([x.sum() for x in xs]), lambda: tuple(
+        rand(128) for _ in range(64)), None
     yield "a hundred", lambda *xs: sum(x.sum() for x in xs), lambda: tuple(rand(128) for _ in range(100)), None
 
 
@@ -238,7 +241,8 @@ class MovingTest(unittest.TestCase):
             return torch.stack(losses), [p.detach().clone() for p in model.parameters()]
 
         cache = graphcache_torch.Cache()
-        wanted, found = train(lambda step, *given: step(*given)), train(lambda step, *given: cache.run("step", step, *given))
+        wanted = train(lambda step, *given: step(*given))
+        found = train(lambda step, *given: cache.run("step", step, *given))
         self.assertTrue(torch.equal(wanted[0], found[0]), (wanted[0], found[0]))
         for a, b in zip(wanted[1], found[1]):
             self.assertTrue(torch.equal(a, b))
@@ -310,9 +314,11 @@ def show():
         for name, fn, make, _ in cases():
             before = cache.stats()["captures"]
             last = test.check(cache, name, fn, make, kept)
-            print(f"{pools:12} {name:28} {cache.stats()['captures'] - before:3} captures, the last in run {last:2}", flush=True)
+            captures = cache.stats()["captures"] - before
+            print(f"{pools:12} {name:28} {captures:3} captures, the last in run {last:2}", flush=True)
             if last >= 6:
-                print([line[:200] for line in test.explain(cache, name, fn, kept).splitlines() if " is derived" in line][:1])
+                why = test.explain(cache, name, fn, kept).splitlines()
+                print("   ", next((line[:200] for line in why if " is derived" in line), why[0]))
 
 
 def measure():
@@ -345,7 +351,7 @@ def measure():
                 best[name].append((time.perf_counter() - begin) / 200 * 1e6)
                 torch.cuda.synchronize()
         median = {name: sorted(times)[len(times) // 2] for name, times in best.items()}
-        print(tensors, "tensors:", {name: f"{us:.2f} us, {us / median['replay']:.2f}" for name, us in median.items()}, flush=True)
+        print(tensors, "tensors:", {name: f"{us:.2f} us, {us / median['replay']:.2f}" for name, us in median.items()})
 
 
 if __name__ == "__main__":
