@@ -466,16 +466,17 @@ class PyCache {
   py::object run(const py::object& key, const py::object& fn, const py::args& arguments) {
     const Whole whole = identify(key, fn, arguments);
     py::object returned;
-    bool must_stay = false;
+    What may_move = What::kAll;
     const absl::StatusOr<Outcome> outcome = [&] {
       const WithoutGil nogil;
-      const Call call{this, whole, fn, arguments, &returned, &must_stay};
+      const Call call{this, whole, fn, arguments, &returned, &may_move};
       return whole.moves() ? torch().run(*whole.key, *whole.list, call) : torch().run(*whole.key, call);
     }();
     if (!outcome.ok()) raise(outcome.status());
     const bool is_call = *outcome == Outcome::kEager || *outcome == Outcome::kInlined;
     const py::object result = is_call ? returned : result_of(*whole.key);
-    if (must_stay || (is_call && whole.tensors_move && torch().leaves_tensors(*whole.key))) let_stay(whole);
+    if (is_call && whole.tensors_move && torch().leaves_tensors(*whole.key)) lower(&may_move, What::kNumbers);
+    if (may_move != What::kAll) limit(whole, may_move);
     return result;
   }
 
@@ -501,15 +502,16 @@ class PyCache {
       const py::object unused = call_python(fn, arguments);
     }
     py::object returned;
-    bool must_stay = false;
+    What may_move = What::kAll;
     const absl::Status status = [&] {
       const WithoutGil nogil;
-      const Call call{this, whole, fn, arguments, &returned, &must_stay};
+      const Call call{this, whole, fn, arguments, &returned, &may_move};
       return whole.moves() ? torch().warm(*whole.key, *whole.list, call) : torch().warm(*whole.key, call);
     }();
     if (!status.ok()) raise(status);
-    if (must_stay || (whole.tensors_move && torch().leaves_tensors(*whole.key))) {
-      let_stay(whole);
+    if (whole.tensors_move && torch().leaves_tensors(*whole.key)) lower(&may_move, What::kNumbers);
+    if (may_move != What::kAll) {
+      limit(whole, may_move);
       warm(key, fn, arguments);
     }
   }
@@ -632,13 +634,14 @@ class PyCache {
   // Of runs that differ in nothing but addresses and floats. All of these belong to the key, until one changes. From
   // then on they are values, except tensors that fn does not let move.
   struct Movement {
-    enum class What { kNothing, kNumbers, kAll } what = What::kNothing;
+    enum class What { kUnknown, kAll, kNumbers, kNothing } what = What::kUnknown;
     std::vector<std::uint64_t> words;  // what the first run passed, or once something moves, the last one
     std::shared_ptr<const graphcache::ValueList> list;  // these, once something moves
     std::shared_ptr<const Key> key;                     // of the first run
     std::shared_ptr<const Key> moving;                  // the key as if everything moved
   };
   using What = Movement::What;
+  static void lower(What* what, What to) { *what = std::max(*what, to); }
   static constexpr std::size_t kMostMovements = 10000;  // keys that never come back must not pile up
   // What is known of runs with one key and one fn.
   struct Known {
@@ -682,19 +685,19 @@ class PyCache {
       std::vector<Known>& of_fn = known_[without_arguments];  // Python code may have run meanwhile.
       if (is_run && of_fn.size() < kMostKnown) of_fn.push_back({ArgumentKinds(arguments, device()), movement});
     }
-    if (movement->what == What::kNumbers) {
-      Whole numbers = key_with(What::kNumbers, key, fn, arguments);
-      numbers.moving = movement->moving;
-      return numbers;
+    if (movement->what == What::kNumbers || movement->what == What::kNothing) {
+      Whole rest = key_with(movement->what, key, fn, arguments);
+      rest.moving = movement->moving;
+      return rest;
     }
-    if (movement->what == What::kNothing && are_equal) return {movement->key, nullptr, movement->moving, false};
+    if (movement->what == What::kUnknown && are_equal) return {movement->key, nullptr, movement->moving, false};
     if (are_equal) return {movement->moving, movement->list, movement->moving, true};
     const Whole whole{movement->moving, list, movement->moving, true};
     if (!is_run) return whole;
     const auto begin = reinterpret_cast<const std::uint64_t*>(list->data());
     movement->words.assign(begin, begin + list->size());
     movement->list = std::move(list);
-    if (std::exchange(movement->what, What::kAll) == What::kNothing) {
+    if (std::exchange(movement->what, What::kAll) == What::kUnknown) {
       const std::shared_ptr<const Key> first = std::move(movement->key);
       const WithoutGil nogil;
       torch().cache().erase(*first);
@@ -709,11 +712,9 @@ class PyCache {
   Key key_of(const py::object& key, const py::object& fn, const py::args& arguments) {
     return *identify(key, fn, arguments, false).key;
   }
-  // From now on these tensors belong to the key.
-  void let_stay(const Whole& whole) {
-    if (const auto found = movements_.find(*whole.moving); found != movements_.end()) {
-      found->second->what = What::kNumbers;
-    }
+  // From now on no more than this moves.
+  void limit(const Whole& whole, What what) {
+    if (const auto found = movements_.find(*whole.moving); found != movements_.end()) found->second->what = what;
     const WithoutGil nogil;
     torch().cache().erase(*whole.key);
   }
@@ -767,7 +768,7 @@ class PyCache {
     const py::object& fn;
     const py::args& arguments;
     py::object* returned;
-    bool* must_stay;  // set if tensors that fn has been given must not move
+    What* may_move;  // lowered to what fn lets move
 
     void operator()() const { call_with(nullptr); }
     void operator()(const graphcache::ListedValues& values) const { call_with(&values); }
@@ -794,7 +795,7 @@ class PyCache {
       std::size_t number = 0;
       const bool is_again = values != nullptr && cache->torch_->captures_call_again();
       *returned = call_python(fn, is_again ? py::args(with_values(arguments, *values, &number)) : arguments);
-      if (is_captured || whole.tensors_move) *returned = cache->as_results(*returned, whole, must_stay);
+      if (is_captured || whole.moves()) *returned = cache->as_results(*returned, whole, may_move);
       if (is_captured) cache->torch_->keep(cache->record_of(*whole.key, std::move(kept), *returned));
     }
     // The arguments with these values, the first of which is number `number`: other objects for the tensors, without
@@ -855,7 +856,7 @@ class PyCache {
   // temporaries. Tensors that are not found, such as those in attributes, are noticed by check_what_is_left().
   // Tensors that fn was given must not move if it returns them, or a view: a replay would return that of the capture.
   // Nor if what it returns has a backward(), which reads them.
-  py::object as_results(py::object returned, const Whole& whole, bool* must_stay) {
+  py::object as_results(py::object returned, const Whole& whole, What* may_move) {
     std::vector<const void*> storages;
     const auto is_given = [&](const void* storage) {
       if (!whole.moves()) return false;
@@ -867,14 +868,18 @@ class PyCache {
       const bool is_new = torch_->is_of_capture(tensor);
       const at::Tensor result = is_new && torch_->begin_results() ? tensor.clone() : tensor;
       storages.push_back(result.storage().data());
-      if (tensor.requires_grad() || is_given(storages.back())) *must_stay = whole.tensors_move;
+      if (whole.tensors_move && (tensor.requires_grad() || is_given(storages.back()))) lower(may_move, What::kNumbers);
       return result;
     });
     if (!returned.is_none()) {
-      const py::object map = py::module_::import("torch.utils._pytree").attr("tree_map_only");
-      returned = map(py::module_::import("torch").attr("Tensor"), copy, returned);
+      const py::module_ trees = py::module_::import("torch.utils._pytree");
+      returned = trees.attr("tree_map_only")(py::module_::import("torch").attr("Tensor"), copy, returned);
+      // A float may be one that it was given.
+      for (const py::handle leaf : whole.moves() ? py::list(trees.attr("tree_leaves")(returned)) : py::list()) {
+        if (PyFloat_Check(leaf.ptr())) lower(may_move, What::kNothing);
+      }
     }
-    if (whole.tensors_move && torch_->leaves_more_than(storages)) *must_stay = true;
+    if (whole.tensors_move && torch_->leaves_more_than(storages)) lower(may_move, What::kNumbers);
     return returned;
   }
 

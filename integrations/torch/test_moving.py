@@ -207,6 +207,16 @@ class MovingTest(unittest.TestCase):
                     self.assertTrue(torch.equal(found, wanted), (name, i))
                 self.assertTrue(torch.equal(x, a), (name, i))
 
+    def test_floats_that_fn_returns(self):
+        cache = graphcache_torch.Cache(capture_after=0)
+        kept = rand(1000)
+        for i in range(8):
+            number = 0.1 + 0.7 * i
+            for name, x in (("moves", rand(1000)), ("stays", kept)):
+                scaled, same = cache.run(name, lambda x, a: (x * a, {"scale": a}), x, number)
+                self.assertEqual(same["scale"], number, (name, i))
+                self.assertTrue(torch.equal(scaled, x * number), (name, i))
+
     def test_backward_outside_of_fn(self):
         layer = torch.nn.Linear(64, 64, device="cuda")
         cache = graphcache_torch.Cache(capture_after=0)
