@@ -42,7 +42,6 @@
 #include <memory>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "graphcache_torch_state.h"
 
@@ -118,9 +117,6 @@ class TorchCache {
   // To be called inside `fn`: whether its capture has allocated the tensor. False unless captures_call().
   bool is_of_capture(const at::Tensor& tensor) { return state_->is_of_capture(tensor); }
 
-  // To be called inside `fn`: whether its capture has allocated more that is still in use than the memory that begins
-  // at these addresses. False with the shared pool, where such a capture is given up.
-  bool leaves_more_than(const std::vector<const void*>& storages) { return state_->leaves_more_than(storages); }
   // Whether a capture of the key was given up because it left tensors.
   bool leaves_tensors(const Key& key) { return state_->leaves_tensors(key); }
 
@@ -129,6 +125,9 @@ class TorchCache {
 
   // For generators besides the device's default one, before the first capture that draws from them.
   void register_generator(const at::Generator& generator) { state_->register_generator(generator); }
+
+  // Whether all keys have one pool.
+  bool has_one_pool() const { return state_->has_one_pool(); }
 
   // Everything else. Runs by it are on the stream that they name, and are not checked to be on one stream. What their
   // `fn` leaves in use may be overwritten. With PyTorch 2.12 or newer, it cannot draw random numbers under capture.
@@ -150,9 +149,9 @@ class TorchCache {
   absl::Status warm_given(const Key& key, const Given& given, Fn&& fn) {
     if (!state_->is_of_this_process()) return torch_detail::State::of_another_process();
     const c10::cuda::CUDAGuard guard(device());
-    const torch_detail::RunScope scope;
     const absl::Cleanup destroy = [&] { torch_detail::Waiting::destroy(device()); };
     for (bool is_first = true;; is_first = false) {
+      const torch_detail::RunScope scope;
       bool must_capture_again = false;
       absl::Status status;
       try {

@@ -77,8 +77,8 @@ inline thread_local const State* capturing = nullptr;
 // The cache whose captured call of `fn` is the innermost call of an `fn` in this thread. Null in direct calls, and in
 // runs inside the captured call.
 inline thread_local const State* captured_call = nullptr;
-// The number of captures that the innermost run of this thread has begun.
-inline thread_local int captures_of_run = 0;
+// The number of captures that the innermost run of this thread has begun, or negative outside of one.
+inline thread_local int captures_of_run = -1;
 class RunScope {
  public:
   RunScope() : outer_(std::exchange(captures_of_run, 0)) {}
@@ -165,7 +165,8 @@ class State : public std::enable_shared_from_this<State> {
     pending_.stream = stream;
     pending_.shares_memory = shares_memory(key);
     // A second recording of one run shows which arguments are addresses of temporaries: it has them elsewhere.
-    const bool is_again = captures_of_run++ > 0;
+    const bool is_again = captures_of_run > 0;
+    if (captures_of_run >= 0) ++captures_of_run;
     pending_.record.pool = pending_.shares_memory && !is_again ? pool_ : make_pool();
     if (pending_.record.pool == pool_) pending_.before = PoolMemory(*pool_).in_use();
     workspaces_of(pending_.record).swap_in();
@@ -254,14 +255,7 @@ class State : public std::enable_shared_from_this<State> {
     return true;
   }
 
-  bool leaves_more_than(const std::vector<const void*>& storages) const {
-    if (captured_call != this || pending_.shares_memory) return false;
-    const PoolMemory memory(*pending_.record.pool);
-    return std::any_of(memory.in_use().begin(), memory.in_use().end(), [&](const auto& block) {
-      const auto is_it = [&](const void* storage) { return reinterpret_cast<std::uintptr_t>(storage) == block.first; };
-      return !Workspaces::has(block.first) && std::none_of(storages.begin(), storages.end(), is_it);
-    });
-  }
+  bool has_one_pool() const { return pool_ != nullptr; }
   bool leaves_tensors(const Key& key) { return pool_ != nullptr && !shares_memory(key); }
 
   // `graph` is its number, or 0 if there is none.

@@ -52,9 +52,12 @@ struct Arguments {
   bool numbers_move = true;  // the same for floats
   graphcache::ValueList list;
 
+  // One that requires gradients is a parameter, as a rule.
+  static bool may_move(const at::Tensor& tensor, c10::DeviceIndex device) {
+    return !tensor.requires_grad() && tensor.get_device() == device;
+  }
   bool take(const at::Tensor& tensor) {
-    // One that requires gradients is a parameter, as a rule.
-    if (!tensors_move || tensor.requires_grad() || tensor.get_device() != device || is_full()) return false;
+    if (!tensors_move || !may_move(tensor, device) || is_full()) return false;
     add(tensor, &list);
     return true;
   }
@@ -264,8 +267,8 @@ Key make_key(const py::handle& key, const py::handle& fn, const py::args& argume
 class ArgumentKinds {
  public:
   // Of arguments in lists and tuples, nothing is known.
-  ArgumentKinds(const py::args& arguments, c10::DeviceIndex device) {
-    Arguments all{device};
+  // `all` is empty.
+  ArgumentKinds(const py::args& arguments, Arguments all) {
     for (const py::handle one : arguments) {
       Kind& kind = kinds_.emplace_back();
       if (THPVariable_Check(one.ptr())) {
@@ -281,13 +284,14 @@ class ArgumentKinds {
       } else if (PyFloat_Check(one.ptr()) && all.take(PyFloat_AS_DOUBLE(one.ptr()))) {
         kind.what = Kind::kNumber;
       } else {
-        kind.object = py::reinterpret_borrow<py::object>(one);
         is_known_ = is_known_ && !PyTuple_Check(one.ptr()) && !PyList_Check(one.ptr());
+        if (is_known_) kind.object = py::reinterpret_borrow<py::object>(one);
       }
     }
     identity_ = all.list.identity();
   }
 
+  bool are_known() const { return is_known_; }
   // Whether these are like them. Sets whether their values are the same words.
   bool are(const py::args& arguments, const std::vector<std::uint64_t>& words, bool* are_equal) const {
     if (!is_known_ || static_cast<std::size_t>(PyTuple_GET_SIZE(arguments.ptr())) != kinds_.size()) return false;
@@ -464,7 +468,9 @@ class PyCache {
   PyCache& operator=(const PyCache&) = delete;
 
   py::object run(const py::object& key, const py::object& fn, const py::args& arguments) {
-    const Whole whole = identify(key, fn, arguments);
+    // A run inside a capture becomes part of it, and has no graph of its own.
+    const bool is_inside = graphcache::torch_detail::capturing != nullptr;
+    const Whole whole = is_inside ? key_with(What::kNothing, key, fn, arguments) : identify(key, fn, arguments);
     py::object returned;
     What may_move = What::kAll;
     const absl::StatusOr<Outcome> outcome = [&] {
@@ -656,17 +662,16 @@ class PyCache {
     const Key without_arguments = std::move(keyer).finish();
     const std::vector<Known>& known = known_[without_arguments];
     bool are_equal = false;
-    const auto like = std::find_if(known.begin(), known.end(), [&](const Known& one) {
-      return one.kinds.are(arguments, one.movement->words, &are_equal);
-    });
     std::shared_ptr<Movement> movement;
     std::shared_ptr<const graphcache::ValueList> list;
-    if (like != known.end()) {
-      movement = like->movement;
-      if (!are_equal) list = like->kinds.values_of(arguments);
+    for (const Known& one : known) {
+      if (!one.kinds.are(arguments, one.movement->words, &are_equal)) continue;
+      if (!are_equal && (list = one.kinds.values_of(arguments)) == nullptr) continue;
+      movement = one.movement;
+      break;
     }
-    if (movement == nullptr || (!are_equal && list == nullptr)) {
-      Arguments all{device()};
+    if (movement == nullptr) {
+      Arguments all = all_arguments();
       Key moving = make_key(key, fn, arguments, &all);
       const auto begin = reinterpret_cast<const std::uint64_t*>(all.list.data());
       const std::vector<std::uint64_t> words(begin, begin + all.list.size());
@@ -683,7 +688,8 @@ class PyCache {
       are_equal = movement->words == words;
       if (movements_.size() > kMostMovements || known_.size() > kMostMovements) forget_movements();
       std::vector<Known>& of_fn = known_[without_arguments];  // Python code may have run meanwhile.
-      if (is_run && of_fn.size() < kMostKnown) of_fn.push_back({ArgumentKinds(arguments, device()), movement});
+      ArgumentKinds kinds(arguments, all_arguments());
+      if (is_run && kinds.are_known() && of_fn.size() < kMostKnown) of_fn.push_back({std::move(kinds), movement});
     }
     if (movement->what == What::kNumbers || movement->what == What::kNothing) {
       Whole rest = key_with(movement->what, key, fn, arguments);
@@ -691,8 +697,9 @@ class PyCache {
       return rest;
     }
     if (movement->what == What::kUnknown && are_equal) return {movement->key, nullptr, movement->moving, false};
-    if (are_equal) return {movement->moving, movement->list, movement->moving, true};
-    const Whole whole{movement->moving, list, movement->moving, true};
+    const bool tensors_move = torch().has_one_pool();
+    if (are_equal) return {movement->moving, movement->list, movement->moving, tensors_move};
+    const Whole whole{movement->moving, list, movement->moving, tensors_move};
     if (!is_run) return whole;
     const auto begin = reinterpret_cast<const std::uint64_t*>(list->data());
     movement->words.assign(begin, begin + list->size());
@@ -719,9 +726,12 @@ class PyCache {
     torch().cache().erase(*whole.key);
   }
   void forget_movements() {
-    movements_.clear();
-    known_.clear();
+    // Behind what they are in, because the end of an object may run Python code.
+    const auto movements = std::exchange(movements_, {});
+    const auto known = std::exchange(known_, {});
   }
+  // With a pool for each key, a result of an earlier run may lie where the graph has temporaries, so tensors stay.
+  Arguments all_arguments() const { return {device(), torch().has_one_pool(), true, {}}; }
   c10::DeviceIndex device() const { return static_cast<c10::DeviceIndex>(torch().cache().options().device); }
 
   // What a key's graph uses, and what its runs return. Objects that the key contains by identity are kept alive, so
@@ -794,9 +804,22 @@ class PyCache {
       }
       std::size_t number = 0;
       const bool is_again = values != nullptr && cache->torch_->captures_call_again();
+      const std::size_t uses = is_again ? 0 : uses_of(arguments);
       *returned = call_python(fn, is_again ? py::args(with_values(arguments, *values, &number)) : arguments);
+      // A tensor that fn keeps elsewhere would be that of this call for ever.
+      if (!is_again && whole.tensors_move && uses_of(arguments) > uses) lower(may_move, What::kNumbers);
       if (is_captured || whole.moves()) *returned = cache->as_results(*returned, whole, may_move);
       if (is_captured) cache->torch_->keep(cache->record_of(*whole.key, std::move(kept), *returned));
+    }
+    // The number of references to the memory of the tensors among these.
+    static std::size_t uses_of(const py::handle& of) {
+      std::size_t uses = 0;
+      if (PyTuple_Check(of.ptr()) || PyList_Check(of.ptr())) {
+        for (const py::handle one : of) uses += uses_of(one);
+      } else if (THPVariable_Check(of.ptr())) {
+        uses = THPVariable_Unpack(of.ptr()).storage().use_count();
+      }
+      return uses;
     }
     // The arguments with these values, the first of which is number `number`: other objects for the tensors, without
     // their memory. As in Arguments.
@@ -810,7 +833,7 @@ class PyCache {
       if (PyFloat_Check(of.ptr()) && !is_full) return py::float_(values.number((*number)++));
       if (!THPVariable_Check(of.ptr()) || !whole.tensors_move || is_full) return py::reinterpret_borrow<py::object>(of);
       const at::Tensor& tensor = THPVariable_Unpack(of.ptr());
-      if (tensor.requires_grad()) return py::reinterpret_borrow<py::object>(of);
+      if (!Arguments::may_move(tensor, cache->device())) return py::reinterpret_borrow<py::object>(of);
       const auto offset = static_cast<std::size_t>(tensor.storage_offset()) * tensor.element_size();
       auto* const begin = static_cast<char*>(values.pointer((*number)++)) - offset;
       const c10::Storage storage(c10::Storage::use_byte_size_t(), tensor.storage().nbytes(),
@@ -828,7 +851,7 @@ class PyCache {
       } else if (PyTuple_Check(of.ptr()) || PyList_Check(of.ptr())) {
         for (const py::handle one : of) keep_arguments(one, kept);
       } else if (THPVariable_Check(of.ptr())) {
-        const bool moves = !THPVariable_Unpack(of.ptr()).requires_grad();
+        const bool moves = Arguments::may_move(THPVariable_Unpack(of.ptr()), cache->device());
         if (!moves || whole.list->size() == graphcache::ValueList::kMost) kept.append(of);
       }
     }
@@ -857,18 +880,20 @@ class PyCache {
   // Tensors that fn was given must not move if it returns them, or a view: a replay would return that of the capture.
   // Nor if what it returns has a backward(), which reads them.
   py::object as_results(py::object returned, const Whole& whole, What* may_move) {
-    std::vector<const void*> storages;
     const auto is_given = [&](const void* storage) {
       if (!whole.moves()) return false;
       const auto memory = whole.list->memory();
-      return std::any_of(memory.begin(), memory.end(), [&](const auto& one) { return one.begin == storage; });
+      return std::any_of(memory.begin(), memory.end(), [&](const auto& one) {
+        const auto offset = reinterpret_cast<std::uintptr_t>(storage) - reinterpret_cast<std::uintptr_t>(one.begin);
+        return offset < one.bytes;
+      });
     };
     const auto copy = py::cpp_function([&](const at::Tensor& tensor) {
       if (!tensor.is_cuda() || !tensor.has_storage()) return tensor;
       const bool is_new = torch_->is_of_capture(tensor);
       const at::Tensor result = is_new && torch_->begin_results() ? tensor.clone() : tensor;
-      storages.push_back(result.storage().data());
-      if (whole.tensors_move && (tensor.requires_grad() || is_given(storages.back()))) lower(may_move, What::kNumbers);
+      if (whole.tensors_move && (tensor.requires_grad() || is_given(result.storage().data())))
+        lower(may_move, What::kNumbers);
       return result;
     });
     if (!returned.is_none()) {
@@ -879,7 +904,6 @@ class PyCache {
         if (PyFloat_Check(leaf.ptr())) lower(may_move, What::kNothing);
       }
     }
-    if (whole.tensors_move && torch_->leaves_more_than(storages)) lower(may_move, What::kNumbers);
     return returned;
   }
 

@@ -81,6 +81,7 @@ class Executable {
   // The error of a device-side update in a launch that has run.
   virtual cudaError_t take_device_error() { return cudaSuccess; }
   bool holds(const detail::Call& call) const {
+    if (values_.size() != call.values_size) return false;  // Lists of one entry may have several sizes.
     return call.values_size == 0 || std::memcmp(values_.data(), call.values, call.values_size) == 0;
   }
 

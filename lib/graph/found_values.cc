@@ -2,9 +2,11 @@
 
 #include <absl/numeric/bits.h>
 #include <absl/strings/str_cat.h>
-#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -150,12 +152,16 @@ const unsigned char* bytes_of(const Content& content, std::uint32_t node) {
   return content.bytes.data() + content.nodes[node].bytes;
 }
 
-// Whether this is an address of memory of the process that CUDA does not know.
+// Whether this is an address of memory that the process may read and that CUDA does not know. The kernel reads the set
+// of signals before it refuses what should be done with them.
 bool is_of_host(std::uint64_t address) {
-  constexpr std::uint64_t kPage = 4096, kLeast = std::uint64_t{1} << 16;
-  unsigned char resident = 0;
-  return address >= kLeast && mincore(reinterpret_cast<void*>(address / kPage * kPage), 1, &resident) == 0 &&
-         !allocation_at(address);
+  constexpr std::uint64_t kLeast = std::uint64_t{1} << 16, kBytes = 8, kEnd = std::uint64_t{1} << 47;
+  if (address < kLeast || address >= kEnd) return false;
+  const int before = errno;
+  const long done = syscall(SYS_rt_sigprocmask, ~0, address / kBytes * kBytes, nullptr, kBytes);
+  const bool is_readable = done == -1 && errno == EINVAL;
+  errno = before;
+  return is_readable && !allocation_at(address);
 }
 
 // Whether the byte is in a word that no kernel uses, though the byte is as in another recording of equal values: in one
@@ -288,8 +294,15 @@ void FoundValues::learn(const Content& before, const Content& now, RecordAgain r
   for (Word& word : words_) {
     if (again != nullptr && word.follows != 0 && bytes_differ(word, now, *again)) word.follows = 0;
   }
+  // Where a pointer is to memory that CUDA does not know, kernels may read such memory.
+  const auto is_unknown = [&](std::size_t value) {
+    return places_[value].is_pointer && (before.ranges[value].size == 0 || now.ranges[value].size == 0);
+  };
+  bool knows_memory = true;
+  for (std::size_t i = 0; i < places_.size(); ++i) knows_memory &= (changed & bit(i)) == 0 || !is_unknown(i);
   const auto noise = std::partition(odd.begin(), odd.end(), [&](const Word& word) {
-    return again == nullptr || !(bytes_differ(word, now, *again) || is_in_noise(word, before, now, *again));
+    return again == nullptr ||
+           !(bytes_differ(word, now, *again) || (knows_memory && is_in_noise(word, before, now, *again)));
   });
   const Content* const earlier = again == nullptr || noise == odd.begin() ? nullptr : record_again(before);
   // What depends on the values alone is in each recording of the earlier ones as it was before.

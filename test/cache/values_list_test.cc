@@ -128,6 +128,29 @@ TEST_F(ValuesListTest, WhatDependsOnTheValuesIsDerived) {
   EXPECT_EQ(states(cache), "derived derived");  // Neither has changed alone.
 }
 
+// Beyond sixteen entries of a key, all others share one, also lists of other sizes.
+TEST_F(ValuesListTest, ListsOfOtherSizesAreOtherWork) {
+  Cache cache;
+  const auto run = [&](int count) {
+    ValueList all;
+    for (int v = 0; v < count; ++v) all.add(v + 2.5);
+    EXPECT_TRUE(cache
+                    .run(key("k"), stream, values(all),
+                         [&, count](cudaStream_t on, const ListedValues& given) {
+                           CUDA_OK(fill_data(on, 0));
+                           for (int v = 0; v < count; ++v) {
+                             const auto number = static_cast<float>(given.number(static_cast<std::size_t>(v)));
+                             CUDA_OK(launch(add, kGrid, kBlock, on, data.get(), kSize, number));
+                           }
+                           return cudaSuccess;
+                         })
+                    .ok());
+    expect_data(static_cast<float>(count * (count - 1) / 2 + 2.5 * count));
+  };
+  for (int count = 0; count < 24; ++count) run(count);
+  for (const int count : {20, 18, 20, 22, 0, 3, 23}) run(count);
+}
+
 TEST_F(ValuesListTest, MemoryOfEarlierRunsMayBeGone) {
   Cache cache;
   int recordings = 0;
