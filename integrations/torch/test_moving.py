@@ -273,8 +273,10 @@ class MovingTest(unittest.TestCase):
                     return x + 1
 
                 cache = graphcache_torch.Cache(capture_after=0, pools=pools)
+                kept = []  # A replay for the address of an earlier one would not call fn.
                 for i in range(8):
                     x = rand(1000)
+                    kept.append(x)
                     self.assertTrue(torch.equal(cache.run("leaves", fn, x), x + 1), (pools, i))
                     left = holder.left[0] if isinstance(holder.left, list) else holder.left
                     wanted = leave(x)
