@@ -164,13 +164,11 @@ bool is_of_host(std::uint64_t address) {
   return is_readable && !allocation_at(address);
 }
 
-// Whether the byte is in a word that no kernel uses, though the byte is as in another recording of equal values: in one
-// that has held an address of a heap, a stack or code, as undefined bytes of a structure may do, or in one whose upper
-// half is that of an address and whose lower half differs in the other recording, as a temporary's may. What could be a
-// number must differ, too.
+// Whether the byte is in a word that has held an address of a heap, a stack or code, as undefined bytes of a structure
+// may do, so that no kernel uses it. It may be as in another recording of equal values all the same. What could be a
+// number must differ there.
 template <class Word>
 bool is_in_noise(const Word& byte, const Content& before, const Content& now, const Content& again) {
-  constexpr std::uint64_t kLeast = 0x5000, kEnd = 0x8000;  // Upper halves of the addresses of heaps and stacks.
   const std::size_t first = byte.offset / sizeof(std::uint64_t) * sizeof(std::uint64_t);
   if (first + sizeof(std::uint64_t) > now.nodes[byte.node].size) return false;
   const auto word_of = [&](const Content& content) {
@@ -180,8 +178,7 @@ bool is_in_noise(const Word& byte, const Content& before, const Content& now, co
   };
   const std::uint64_t was = word_of(before), is = word_of(now), other = word_of(again);
   const auto is_undefined = [&](std::uint64_t word) { return (is != other || word >> 32 != 0) && is_of_host(word); };
-  const bool is_address = is >> 32 == other >> 32 && is >> 32 >= kLeast && is >> 32 < kEnd;
-  return is_undefined(was) || is_undefined(is) || (is != other && is_address);
+  return is_undefined(was) || is_undefined(is);
 }
 
 }  // namespace

@@ -683,8 +683,8 @@ TEST_F(ValuesFoundTest, ChangesThatTheFloatDoesNotShowCountForNothing) {
 TEST_F(ValuesFoundTest, AValueThatIsRoundedMoreIsNotFoundNowhere) {
   std::vector<int> small(20);
   std::iota(small.begin(), small.end(), 0);
-  // A bfloat16 shows the ninth of the small changes first, and of the others only the last one: it is rounded.
-  for (const std::vector<int>& row : {small, {15, 16, 15, 40}}) {
+  // A bfloat16 shows the ninth of the small changes first, and of the others only the last one: it is rounded to even.
+  for (const std::vector<int>& row : {small, {15, 16, 15, 40}, {24, 40, 24, 60}}) {
     Cache cache;
     for (const int i : row) {
       const float v = 3 + static_cast<float>(i) / 1024;
@@ -697,6 +697,23 @@ TEST_F(ValuesFoundTest, AValueThatIsRoundedMoreIsNotFoundNowhere) {
                       .ok());
       expect_data(__bfloat162float(__float2bfloat16(v)));
     }
+  }
+}
+
+TEST_F(ValuesFoundTest, FnGetsNoValuesOfEarlierRuns) {
+  Cache cache;
+  int undefined = 0;
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_TRUE(cache
+                    .run(key("k"), stream, values(number(i), part(i)),
+                         [&](cudaStream_t on, float v, float* to) {
+                           EXPECT_EQ(v, number(i));
+                           EXPECT_EQ(to, part(i));
+                           CUDA_OK(launch(fill, kGrid, kBlock, on, to, kSize, 1 / v));
+                           return fill_data(on, static_cast<float>(std::min(undefined++, 1)));
+                         })
+                    .ok());
+    EXPECT_EQ(read(part(i)), std::vector<float>(kSize, 1 / number(i)));
   }
 }
 

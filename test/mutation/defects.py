@@ -591,7 +591,7 @@ DEFECTS = [
     Defect("what is other in each recording is derived", "|| bytes_differ(word, before, *earlier)", "", ("values_list",)),
     Defect("any function gets values whose memory may be gone", "if (is_earlier && call_.list == nullptr) return nullptr;", "",
            ("values",)),
-    Defect("a byte of an address of a local variable is no noise", "(is != other && is_address)", "false",
+    Defect("a byte of an address of a local variable is no noise", "return is_undefined(was) || is_undefined(is);", "return false;",
            ("values",)),
     Defect("noise that has not changed yet is not kept", "if (again != nullptr) add_noise(now, *again);", "", ("values",)),
     Defect("nobody looks for noise", "odd.empty() ? nullptr : record_again(now);", "nullptr;", ("values",)),
