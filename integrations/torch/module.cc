@@ -487,7 +487,7 @@ class PyCache {
   }
 
   py::object run_graph(const py::object& key, const py::object& make) {
-    Arguments none{device()};
+    Arguments none{device(), true, true, {}};
     const Key whole = make_key(key, make, py::args(), &none);
     py::object returned;
     const absl::StatusOr<Outcome> outcome = [&] {
