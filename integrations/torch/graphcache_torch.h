@@ -253,7 +253,11 @@ class TorchCache {
    public:
     explicit TorchListener(std::shared_ptr<torch_detail::State> state) : state_(std::move(state)) {}
 
-    Wants wants() const override { return {.launches = true}; }
+    Wants wants() const override {
+      Wants wants;  // Designated initializers are of C++20.
+      wants.launches = true;
+      return wants;
+    }
     absl::Status begin(const CacheEvent& event) override {
       if (is_capture(event)) return state_->begin_capture(event.key, event.stream);
       if (event.kind == EventKind::kLaunch) return state_->before_launch(event.key, event.graph, event.stream);
