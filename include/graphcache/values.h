@@ -91,8 +91,7 @@ class ValueList {
   static constexpr std::size_t kMost = 64;  // REQUIRES: no more values are added.
 
   void add(double number) { add(detail::place_of_value<double>(0), number, {}); }
-  // `fn` may pass on addresses in these bytes, at one distance from the pointer. REQUIRES: memory of the cache's
-  // device.
+  // `fn` may pass on addresses in these bytes, at one distance from the pointer. REQUIRES: memory of the device.
   void add(const void* pointer, const void* begin, std::size_t bytes) {
     add(detail::place_of_value<const void*>(0), pointer, {begin, bytes});
   }

@@ -127,6 +127,7 @@ Captured Run::capture_on(cudaStream_t stream, const detail::Call& call, const Te
 
 // Records `fn` without keeping the graph. Returns whether `fn` was called.
 bool Run::capture_again(const detail::Call& call, Captured* out) {
+  const absl::Cleanup threw = [&] { call_.threw |= call.threw; };
   Report report;
   *out = capture_fn(call, nullptr, &report);
   drop(out->kept);

@@ -91,7 +91,8 @@ class Run {
   Outcome count_inlined();
 
   // ---- Capturing (record.cc) ----
-  // The report of a capture lasts until its graph is kept, compared or given up. It is empty if there was no stream to capture.
+  // The report of a capture lasts until its graph is kept, compared or given up. It is empty if there was no stream to
+  // capture.
   using Report = std::optional<Audience::Span>;
   absl::Status capture_usable(NoTemplate* none, Captured* captured, Report* report);
   Captured capture_fn(const detail::Call& call, const TellBreak& tell, Report* report);

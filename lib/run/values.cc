@@ -68,7 +68,6 @@ absl::Status Run::learn(Captured* captured, std::optional<Signature>* signature,
     Captured& again = recordings[is_earlier ? 1 : 0];
     detail::Call call = call_;
     call.values = values_of.values.data();
-    const absl::Cleanup threw = [&] { call_.threw |= call.threw; };
     const OtherHeap heap;
     on_other_stack(0x1150, byte, [&] { capture_again(call, &again); });
     fatal = take_fatal_error(again);

@@ -1,5 +1,4 @@
 // Verify mode: at every n-th hit of a key, `fn` is recorded again without being run, and compared with the template.
-#include <absl/cleanup/cleanup.h>
 #include <absl/strings/str_cat.h>
 
 #include <array>
@@ -77,7 +76,6 @@ absl::Status Run::record_again(std::string* found, bool* fails_under_capture) {
   const Template& kept = own().readable();
   const Content& content = *own().content;
   detail::Call call = call_;
-  const absl::Cleanup threw = [&] { call_.threw |= call.threw; };
   std::optional<HostSources> sources;
   const cudaError_t idle = wait_a_moment(stream_);
   if (is_fatal(idle)) return cuda_failure("cudaStreamQuery", idle);

@@ -376,15 +376,7 @@ TEST_F(ValuesRunsTest, TheDeviceUpdatesNoExecutableWhoseValuesAreNotFound) {
       force(Patching::kDeviceUpdated);
     }
     Cache cache(options);
-    const auto run = [&](float a, float b) {
-      const absl::StatusOr<Outcome> outcome =
-          cache.run(key("k"), stream, values(a, b), [&](cudaStream_t on, float x, float y) {
-            CUDA_OK(fill_data(on, x));
-            return launch(add, kGrid, kBlock, on, data.get(), kSize, y * y);
-          });
-      expect_data(a + b * b);
-      return outcome;
-    };
+    const auto run = [&](float a, float b) { return run_squared(cache, a, b); };
     EXPECT_RUN(kInstantiated, run(2, 10));
     EXPECT_RUN(kUpdated, run(3, 10));
     EXPECT_RUN(kInstantiated, run(4, 10));

@@ -71,6 +71,17 @@ class ValuesTest : public StreamTest {
   }
   absl::StatusOr<Outcome> run_fill(Cache& cache, float v) { return run_fill(cache, key("k"), v); }
 
+  // Fills the data with a + b * b, so that b is derived.
+  absl::StatusOr<Outcome> run_squared(Cache& cache, float a, float b) {
+    const absl::StatusOr<Outcome> outcome =
+        cache.run(key("k"), stream, values(a, b), [&](cudaStream_t on, float x, float y) {
+          CUDA_OK(fill_data(on, x));
+          return launch(add, kGrid, kBlock, on, data.get(), kSize, y * y);
+        });
+    expect_data(a + b * b);
+    return outcome;
+  }
+
   static std::vector<float> read(const float* at, int count = kSize) {
     std::vector<float> result(static_cast<std::size_t>(count));
     CUDA_OK(cudaDeviceSynchronize());

@@ -387,15 +387,7 @@ TEST_F(ValuesFoundTest, EachValueIsFoundByItself) {
 
 TEST_F(ValuesFoundTest, ADerivedValueHindersNoOther) {
   Cache cache;
-  const auto run = [&](float a, float b) {
-    const absl::StatusOr<Outcome> outcome =
-        cache.run(key("k"), stream, values(a, b), [&](cudaStream_t on, float x, float y) {
-          CUDA_OK(fill_data(on, x));
-          return launch(add, kGrid, kBlock, on, data.get(), kSize, y * y);
-        });
-    expect_data(a + b * b);
-    return outcome;
-  };
+  const auto run = [&](float a, float b) { return run_squared(cache, a, b); };
   EXPECT_RUN(kInstantiated, run(2, 3));
   for (int i = 1; i < 4; ++i) EXPECT_RUN(kUpdated, run(2, number(i) + 1));
   EXPECT_EQ(states(cache), "unseen derived");
