@@ -151,6 +151,12 @@ void check(cudaError_t error, const char* call) {
 
 std::uint64_t raw_calls() { return calls; }
 
+void check(const absl::Status& status) {
+  if (status.ok()) return;
+  absl::FPrintF(stderr, "%s\n", status.ToString());
+  std::exit(1);
+}
+
 cudaGraphNode_t last_captured_node(cudaStream_t stream) {
   cudaStreamCaptureStatus status;
   const cudaGraphNode_t* nodes = nullptr;

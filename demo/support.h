@@ -1,6 +1,7 @@
 // What the demos share: the runtime, checked and counted CUDA calls, timing, and the report as a table and as JSON.
 #pragma once
 
+#include <absl/status/status.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -39,6 +40,8 @@ void check_writable(const std::string& file);
 // Ends the program if a CUDA call failed. Counts the call: raw_calls() is the thread's number of calls so far.
 void check(cudaError_t error, const char* call);
 std::uint64_t raw_calls();
+// Ends the program if a run of a cache failed.
+void check(const absl::Status& status);
 
 // The most recently captured node of the stream, for ways that set it by hand later.
 cudaGraphNode_t last_captured_node(cudaStream_t stream);

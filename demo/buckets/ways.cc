@@ -1,9 +1,6 @@
 #include "ways.h"
 
-#include <absl/strings/str_format.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <list>
 
 #include "../support.h"
@@ -139,10 +136,7 @@ class CacheRun : public Iteration {
                                     graphcache::params(request.step, request.value),
                                     [&](graphcache::Recorder& rec, graphcache::Slot<std::uint32_t> step,
                                         graphcache::Slot<float> value) { record(request, rec, step, value); });
-    if (!outcome.ok()) {
-      absl::FPrintF(stderr, "%s\n", outcome.status().ToString());
-      std::exit(1);
-    }
+    check(outcome.status());
   }
   Counters counters() const override {
     const graphcache::Stats stats = cache_.stats();

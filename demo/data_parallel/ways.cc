@@ -1,8 +1,5 @@
 #include "ways.h"
 
-#include <absl/strings/str_format.h>
-
-#include <cstdlib>
 #include <map>
 
 #include "../support.h"
@@ -65,10 +62,7 @@ class CacheRun : public Trainer {
                                 training.square(), training.gradient(), count, rate, number);
                      rec.memcpy(loss, replica_.loss(), sizeof(float), cudaMemcpyDeviceToHost);
                    });
-    if (!outcome.ok()) {
-      absl::FPrintF(stderr, "%s\n", outcome.status().ToString());
-      std::exit(1);
-    }
+    check(outcome.status());
     outcomes_.add(static_cast<std::uint64_t>(*outcome));
   }
 

@@ -1,8 +1,5 @@
 #include "ways.h"
 
-#include <absl/strings/str_format.h>
-
-#include <cstdlib>
 #include <map>
 
 #include "graphcache/graphcache.h"
@@ -112,12 +109,6 @@ class Cached : public Decoder {
   std::optional<graphcache::Stats> stats() const override { return cache_.stats(); }
 
  protected:
-  static void check(const absl::StatusOr<graphcache::Outcome>& outcome) {
-    if (outcome.ok()) return;
-    absl::FPrintF(stderr, "%s\n", outcome.status().ToString());
-    std::exit(1);
-  }
-
   graphcache::Cache cache_;
 };
 
@@ -126,17 +117,19 @@ class CacheRun : public Cached {
   using Cached::Cached;
   void run(int index, const Step& step) override {
     const Worker& worker = this->worker(index);
-    check(cache_.run(graphcache::key("decode", index, step.bucket), worker.stream(),
-                     graphcache::params(step.rows, step.choices, worker.attention_grid(step)),
-                     [&](graphcache::Recorder& rec, graphcache::Slot<const Row*> rows,
-                         graphcache::Slot<Choice*> choices, graphcache::Slot<dim3> grid) {
-                       rec.memcpy(worker.device_rows(), rows, worker.rows_bytes(step.bucket), cudaMemcpyHostToDevice);
-                       worker.forward(step, [&](int layer) {
-                         rec.launch(attend, {grid, Worker::attention_block()}, worker.attention(layer));
-                       });
-                       rec.memcpy(choices, worker.device_choices(), worker.choices_bytes(step.bucket),
-                                  cudaMemcpyDeviceToHost);
-                     }));
+    check(cache_
+              .run(graphcache::key("decode", index, step.bucket), worker.stream(),
+                   graphcache::params(step.rows, step.choices, worker.attention_grid(step)),
+                   [&](graphcache::Recorder& rec, graphcache::Slot<const Row*> rows, graphcache::Slot<Choice*> choices,
+                       graphcache::Slot<dim3> grid) {
+                     rec.memcpy(worker.device_rows(), rows, worker.rows_bytes(step.bucket), cudaMemcpyHostToDevice);
+                     worker.forward(step, [&](int layer) {
+                       rec.launch(attend, {grid, Worker::attention_block()}, worker.attention(layer));
+                     });
+                     rec.memcpy(choices, worker.device_choices(), worker.choices_bytes(step.bucket),
+                                cudaMemcpyDeviceToHost);
+                   })
+              .status());
   }
 };
 
@@ -146,10 +139,13 @@ class CacheRunValues : public Cached {
   using Cached::Cached;
   void run(int index, const Step& step) override {
     const Worker& worker = this->worker(index);
-    check(cache_.run(graphcache::key("decode", index, step.bucket, step.splits), worker.stream(),
-                     graphcache::values(step.rows, step.choices), [&](cudaStream_t, const Row* rows, Choice* choices) {
-                       worker.enqueue({step.bucket, step.splits, rows, choices});
-                     }));
+    check(cache_
+              .run(graphcache::key("decode", index, step.bucket, step.splits), worker.stream(),
+                   graphcache::values(step.rows, step.choices),
+                   [&](cudaStream_t, const Row* rows, Choice* choices) {
+                     worker.enqueue({step.bucket, step.splits, rows, choices});
+                   })
+              .status());
   }
 };
 

@@ -1,9 +1,5 @@
 #include "ways.h"
 
-#include <absl/strings/str_format.h>
-
-#include <cstdlib>
-
 #include "../support.h"
 #include "graphcache/graphcache.h"
 #include "kernels.h"
@@ -155,12 +151,6 @@ class Cached : public Iteration {
   }
 
  protected:
-  static void check(const absl::StatusOr<graphcache::Outcome>& outcome) {
-    if (outcome.ok()) return;
-    absl::FPrintF(stderr, "%s\n", outcome.status().ToString());
-    std::exit(1);
-  }
-
   graphcache::Cache cache_;
   const graphcache::Key key_ = graphcache::key("dynamic_params", loop_.nodes, loop_.dynamic);
 };
@@ -169,8 +159,10 @@ class CacheRun : public Cached {
  public:
   using Cached::Cached;
   void run(int iteration) override {
-    check(cache_.run(key_, loop_.stream, graphcache::params(Loop::changing(iteration)),
-                     [this](graphcache::Recorder& rec, graphcache::Slot<float> value) { enqueue(rec, value); }));
+    check(cache_
+              .run(key_, loop_.stream, graphcache::params(Loop::changing(iteration)),
+                   [this](graphcache::Recorder& rec, graphcache::Slot<float> value) { enqueue(rec, value); })
+              .status());
   }
 
  protected:
@@ -190,8 +182,10 @@ class CacheRunValues : public Cached {
  public:
   using Cached::Cached;
   void run(int iteration) override {
-    check(cache_.run(key_, loop_.stream, graphcache::values(Loop::changing(iteration)),
-                     [this](cudaStream_t stream, float value) { loop_.launch_all(stream, value); }));
+    check(cache_
+              .run(key_, loop_.stream, graphcache::values(Loop::changing(iteration)),
+                   [this](cudaStream_t stream, float value) { loop_.launch_all(stream, value); })
+              .status());
   }
 };
 

@@ -2,8 +2,6 @@
 
 #include <absl/strings/str_format.h>
 
-#include <cstdlib>
-
 #include "../support.h"
 #include "graphcache/graphcache.h"
 
@@ -58,7 +56,7 @@ class Cached : public Launcher {
  public:
   using Launcher::Launcher;
   void first_run() override { run(graphcache::Outcome::kInstantiated); }
-  void warm() override { check_status(cache_.warm(key_, work_.stream(), body_)); }
+  void warm() override { check(cache_.warm(key_, work_.stream(), body_)); }
   void run() override { run(graphcache::Outcome::kReplayed); }
 
   std::optional<std::uint64_t> cuda_calls() const override { return runtime_calls(); }
@@ -71,14 +69,9 @@ class Cached : public Launcher {
   }
 
  private:
-  static void check_status(const absl::Status& status) {
-    if (status.ok()) return;
-    absl::FPrintF(stderr, "%s\n", status.ToString());
-    std::exit(1);
-  }
   void run(graphcache::Outcome wanted) {
     const auto outcome = cache_.run(key_, work_.stream(), body_);
-    check_status(outcome.status());
+    check(outcome.status());
     if (*outcome == wanted) return;
     defect_ = absl::StrFormat("a run was %s, not %s", graphcache::to_string(*outcome), graphcache::to_string(wanted));
   }

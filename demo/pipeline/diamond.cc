@@ -1,10 +1,7 @@
 #include "diamond.h"
 
-#include <absl/strings/str_format.h>
-
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -192,10 +189,7 @@ Section diamond(bool* equal) {
     work.prepare();
     const auto outcome =
         cache.run(graphcache::key("diamond"), work.stream(), [&](cudaStream_t stream) { work.enqueue(stream); });
-    if (!outcome.ok()) {
-      absl::FPrintF(stderr, "%s\n", outcome.status().ToString());
-      std::exit(1);
-    }
+    check(outcome.status());
     right = right && work.is_right() &&
             *outcome == (i == 0 ? graphcache::Outcome::kInstantiated : graphcache::Outcome::kReplayed);
   }

@@ -1,9 +1,5 @@
 #include "ways.h"
 
-#include <absl/strings/str_format.h>
-
-#include <cstdlib>
-
 #include "../support.h"
 #include "graphcache/graphcache.h"
 #include "kernels.h"
@@ -168,10 +164,7 @@ class CacheRun : public Pipeline {
                     .memcpy(targets[c], frames_.chunk(c), frames_.bytes(), cudaMemcpyDeviceToHost);
               });
         });
-    if (!outcome.ok()) {
-      absl::FPrintF(stderr, "%s\n", outcome.status().ToString());
-      std::exit(1);
-    }
+    check(outcome.status());
   }
   // On a hit: one launch, and one call for each patched node, or for all nodes that the device sets.
   std::uint64_t cuda_calls() const override { return runtime_calls().value_or(0); }

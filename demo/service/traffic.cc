@@ -1,10 +1,8 @@
 #include "traffic.h"
 
 #include <absl/strings/str_cat.h>
-#include <absl/strings/str_format.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "../pipeline/kernels.h"
 #include "../support.h"
@@ -73,10 +71,7 @@ void Traffic::run(const char* label, int count, int layers) {
   const std::uint32_t salt = ++salt_;
   const auto outcome =
       cache_.run(graphcache::key(label, count, layers), stream_, graphcache::params(salt), stirs(count, layers));
-  if (!outcome.ok()) {
-    absl::FPrintF(stderr, "%s\n", outcome.status().ToString());
-    std::exit(1);
-  }
+  check(outcome.status());
   for (int layer = 0; layer < layers; ++layer) {
     for (int i = 0; i < count; ++i) {
       std::uint32_t& value = wanted_[static_cast<std::size_t>(i)];

@@ -1,8 +1,5 @@
 #include "ways.h"
 
-#include <absl/strings/str_format.h>
-
-#include <cstdlib>
 #include <optional>
 
 #include "../support.h"
@@ -59,12 +56,6 @@ class Cached : public Trainer {
   }
 
  protected:
-  static void check(const absl::StatusOr<graphcache::Outcome>& outcome) {
-    if (outcome.ok()) return;
-    absl::FPrintF(stderr, "%s\n", outcome.status().ToString());
-    std::exit(1);
-  }
-
   graphcache::Cache cache_;
   const graphcache::Key key_ = graphcache::key("train_step", training_.shape().batch, training_.shape().hidden);
 };
@@ -73,8 +64,8 @@ class CacheRun : public Cached {
  public:
   using Cached::Cached;
   void run(const Step& step) override {
-    check(
-        cache_.run(key_, training_.stream(), graphcache::params(step.batch, step.rate, step.number, step.loss),
+    check(cache_
+              .run(key_, training_.stream(), graphcache::params(step.batch, step.rate, step.number, step.loss),
                    [this](graphcache::Recorder& rec, graphcache::Slot<const float*> batch, graphcache::Slot<float> rate,
                           graphcache::Slot<float> number, graphcache::Slot<float*> loss) {
                      const int count = training_.shape().all_parameters();
@@ -83,7 +74,8 @@ class CacheRun : public Cached {
                      rec.launch(adam, {grid(count), kThreads}, training_.parameters(), training_.mean(),
                                 training_.square(), training_.gradient(), count, rate, number);
                      rec.memcpy(loss, training_.loss(), sizeof(float), cudaMemcpyDeviceToHost);
-                   }));
+                   })
+              .status());
   }
 };
 
@@ -94,10 +86,12 @@ class CacheRunValues : public Cached {
   // The cache also asks what kind of memory the pointers are of, so its number of calls is unknown.
   std::optional<std::uint64_t> cuda_calls() const override { return runtime_calls(); }
   void run(const Step& step) override {
-    check(cache_.run(key_, training_.stream(), graphcache::values(step.batch, step.rate, step.number, step.loss),
-                     [this](cudaStream_t stream, const float* batch, float rate, float number, float* loss) {
-                       training_.enqueue(stream, batch, rate, number, loss);
-                     }));
+    check(cache_
+              .run(key_, training_.stream(), graphcache::values(step.batch, step.rate, step.number, step.loss),
+                   [this](cudaStream_t stream, const float* batch, float rate, float number, float* loss) {
+                     training_.enqueue(stream, batch, rate, number, loss);
+                   })
+              .status());
   }
 };
 
