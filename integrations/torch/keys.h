@@ -1,41 +1,60 @@
 // The keys of runs: what of the key, fn and the arguments counts by value, and what moves. For module.cc.
 #pragma once
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
 #include <graphcache/graphcache.h>
-#include <torch/csrc/Device.h>
-#include <torch/csrc/Dtype.h>
-#include <torch/csrc/autograd/python_variable.h>
-#include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "arguments.h"
+
 namespace graphcache {
 namespace [[gnu::visibility("hidden")]] torch_keys {  // As pybind11's.
 
-namespace py = pybind11;
-
 // What a run passes that may change from run to run: the floats among its arguments, and the tensors.
 struct Arguments {
-  c10::DeviceIndex device;   // of the cache
-  bool tensors_move = true;  // whether tensors are in the list, and not in the key
-  bool numbers_move = true;  // the same for floats
+  enum class Tensors {
+    kStay,    // in the key
+    kMove,    // in the list
+    kCopied,  // into buffers of the key
+  };
+  explicit Arguments(c10::DeviceIndex of_cache, Tensors how = Tensors::kStay, bool do_numbers_move = false)
+      : device(of_cache), tensors(how), numbers_move(do_numbers_move) {}
+
+  c10::DeviceIndex device;  // of the cache
+  Tensors tensors;
+  bool numbers_move;  // whether floats are in the list, and not in the key
   graphcache::ValueList list;
+  bool has_numbers = false;  // whether floats are in it
+  std::vector<at::Tensor> copied;
+  const char* why_direct = nullptr;  // why a graph would be wrong, if it would
 
   // One that requires gradients is a parameter, as a rule.
   static bool may_move(const at::Tensor& tensor, c10::DeviceIndex device) {
     return !tensor.requires_grad() && tensor.get_device() == device;
   }
+  static bool may_be_copied(const at::Tensor& tensor, c10::DeviceIndex device) {
+    return may_move(tensor, device) && !tensor.is_conj() && !tensor.is_neg() &&
+           at::has_internal_overlap(tensor) != at::MemOverlap::Yes;
+  }
   bool take(const at::Tensor& tensor) {
-    if (!tensors_move || !may_move(tensor, device) || is_full()) return false;
+    if (tensors == Tensors::kCopied && may_be_copied(tensor, device)) {
+      copied.push_back(tensor);
+      return true;
+    }
+    if (tensors != Tensors::kMove || !may_move(tensor, device) || is_full()) return false;
     add(tensor, &list);
     return true;
   }
@@ -45,27 +64,84 @@ struct Arguments {
   }
   bool take(double number) {
     if (!numbers_move || is_full()) return false;
+    has_numbers = true;
     list.add(number);
     return true;
+  }
+  // For each of these tensors the number of the first one that is the same, or nothing if two have memory in common
+  // and are not the same. Their buffers would not have it in common.
+  static std::optional<std::vector<std::size_t>> firsts_of(const std::vector<at::Tensor>& copied) {
+    std::vector<std::size_t> order(copied.size()), firsts(copied.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    const auto memory = [&](std::size_t i) { return copied[i].storage().data(); };
+    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return std::less<>()(memory(a), memory(b)); });
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const at::Tensor& tensor = copied[order[i]];
+      firsts[order[i]] = order[i];
+      if (i == 0 || memory(order[i]) != memory(order[i - 1]) || memory(order[i]) == nullptr) continue;
+      firsts[order[i]] = firsts[order[i - 1]];
+      const at::Tensor& first = copied[firsts[order[i]]];
+      const bool is_same = tensor.data_ptr() == first.data_ptr() && tensor.scalar_type() == first.scalar_type() &&
+                           tensor.sizes() == first.sizes() && tensor.strides() == first.strides();
+      if (!is_same) return std::nullopt;
+    }
+    return firsts;
   }
   bool is_full() const { return list.size() == graphcache::ValueList::kMost; }
 };
 
-// `arguments` is null for a part of the key itself.
-inline void add(Keyer& keyer, PyObject* part, Arguments* arguments, int depth = 0);
-
-// A list of parts of a key, for graphcache_key.
-struct Sequence {
-  PyObject* items;
-  Arguments* arguments;
-  int depth;  // number of lists and tuples around it
+// Where a part of a key is.
+struct Where {
+  Arguments* arguments;  // null in the key itself
+  bool is_in_object = false;
+  int depth = 0;  // number of holders around it
 };
-inline void graphcache_key(Keyer& keyer, const Sequence& sequence) {
-  constexpr int kMaxDepth = 100;  // a list may contain itself
-  if (sequence.depth > kMaxDepth) throw py::value_error("graphcache: a key or an argument is nested too deeply");
-  const Py_ssize_t size = PySequence_Fast_GET_SIZE(sequence.items);
-  for (Py_ssize_t i = 0; i < size; ++i) {
-    add(keyer, PySequence_Fast_GET_ITEM(sequence.items, i), sequence.arguments, sequence.depth + 1);
+
+inline void add(Keyer& keyer, PyObject* part, const Where& where);
+inline void add_callable(Keyer& keyer, PyObject* fn);
+
+// What a holder holds, for graphcache_key.
+struct Parts {
+  PyObject* of;
+  Holder holder;
+  Where where;
+};
+inline void graphcache_key(Keyer& keyer, const Parts& parts) {
+  check_depth(parts.where.depth);
+  const bool is_in_object = parts.where.is_in_object || parts.holder == Holder::kObject;
+  const Where inner{parts.where.arguments, is_in_object, parts.where.depth + 1};
+  for_each_part(parts.of, parts.holder, [&](PyObject* name, PyObject* part) {
+    if (name != nullptr) add(keyer, name, {nullptr, is_in_object, inner.depth});
+    add(keyer, part, inner);
+  });
+}
+// The same with its type, and with the attributes that a subclass adds to a container.
+struct Typed {
+  const Parts& parts;
+};
+inline void graphcache_key(Keyer& keyer, const Typed& typed) {
+  const Parts& parts = typed.parts;
+  keyer.add(static_cast<const void*>(Py_TYPE(parts.of)), parts);
+  if (parts.holder != Holder::kSequence && parts.holder != Holder::kDict) return;
+  std::vector<PyObject*> held;
+  for_each_part(parts.of, parts.holder, [&](PyObject*, PyObject* part) { held.push_back(part); });
+  for (const py::handle pair : attributes_of(parts.of)) {
+    PyObject* const value = PyTuple_GET_ITEM(pair.ptr(), 1);
+    if (std::find(held.begin(), held.end(), value) != held.end()) continue;  // as in Hugging Face's ModelOutput
+    add(keyer, PyTuple_GET_ITEM(pair.ptr(), 0), {nullptr, true});
+    add(keyer, value, {parts.where.arguments, true, parts.where.depth + 1});
+  }
+}
+struct PassedParts {
+  const Passed& passed;
+  Arguments* arguments;
+};
+inline void graphcache_key(Keyer& keyer, const PassedParts& parts) {
+  keyer.add(parts.passed.by_position);
+  for (Py_ssize_t i = 0; i < parts.passed.size(); ++i) {
+    const Py_ssize_t name = i - parts.passed.by_position;
+    if (name >= 0) add(keyer, PyTuple_GET_ITEM(parts.passed.names, name), {nullptr});
+    add(keyer, parts.passed.values[i], {parts.arguments});
   }
 }
 struct TensorPart {
@@ -74,6 +150,13 @@ struct TensorPart {
 };
 struct Number {
   double value;
+};
+struct Callable {
+  PyObject* fn;
+};
+// An integer or a text of a subclass, such as a member of an enum.
+struct OfSubclass {
+  PyObject* value;
 };
 // Not the encoding of an integer.
 inline void graphcache_key(Keyer& keyer, const Number& number) {
@@ -90,49 +173,105 @@ inline void graphcache_key(Keyer& keyer, const TensorPart& part) {
   keyer.add(nullptr);
   for (const std::int64_t stride : tensor.strides()) keyer.add(stride);
 }
+inline void graphcache_key(Keyer& keyer, const Callable& callable) {
+  keyer.add(nullptr);
+  add_callable(keyer, callable.fn);
+}
 
 inline std::string name_of_type(PyObject* object) { return Py_TYPE(object)->tp_name; }
 
-inline void add_tensor(Keyer& keyer, const at::Tensor& tensor, Arguments* arguments) {
+// Whether its memory describes the tensor completely.
+inline bool is_plain_tensor(PyObject* value) {
+  if (!THPVariable_Check(value)) return false;
+  const at::Tensor& tensor = THPVariable_Unpack(value);
+  return tensor.is_cuda() && tensor.layout() == c10::kStrided && !tensor.key_set().has(c10::DispatchKey::Python);
+}
+
+inline void add_tensor(Keyer& keyer, PyObject* part, const Where& where) {
+  const at::Tensor& tensor = THPVariable_Unpack(part);
+  if (is_plain_tensor(part)) {
+    keyer.add(TensorPart{tensor, where.arguments != nullptr && !where.is_in_object && where.arguments->take(tensor)});
+    return;
+  }
+  if (where.is_in_object && where.arguments != nullptr) {
+    // Such as a counter that its class moves to the GPU later.
+    where.arguments->why_direct = "an argument holds a tensor whose contents a graph would not read";
+    keyer.add(static_cast<const void*>(part));
+    return;
+  }
   if (!tensor.is_cuda()) {
     throw py::type_error(
         "graphcache: a tensor of the CPU cannot be an argument, since a graph would keep the values that it has now: "
         "move it to the GPU, or put its values into the key");
   }
-  if (tensor.key_set().has(c10::DispatchKey::Python)) {
-    throw py::type_error(
-        "graphcache: an argument is a tensor whose class decides what operators do: its memory is not known");
+  throw py::type_error(tensor.layout() != c10::kStrided
+                           ? "graphcache: an argument is a tensor that is not strided"
+                           : "graphcache: an argument is a tensor whose class decides what operators do: its memory is "
+                             "not known");
+}
+
+inline void add_integer(Keyer& keyer, PyObject* part) {
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(part, &overflow);
+  if (overflow != 0) throw py::value_error("graphcache: an integer of a key does not fit into 64 bits");
+  if (value == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  keyer.add(value);
+}
+
+inline void add_text(Keyer& keyer, PyObject* part) {
+  Py_ssize_t size = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(part, &size);
+  if (text == nullptr) throw py::error_already_set();
+  keyer.add(std::string_view(text, static_cast<std::size_t>(size)));
+}
+inline void graphcache_key(Keyer& keyer, const OfSubclass& of) {
+  keyer.add(static_cast<const void*>(Py_TYPE(of.value)), nullptr);
+  if (PyLong_Check(of.value)) {
+    add_integer(keyer, of.value);
+  } else {
+    add_text(keyer, of.value);
   }
-  if (tensor.layout() != c10::kStrided) throw py::type_error("graphcache: an argument is a tensor that is not strided");
-  keyer.add(TensorPart{tensor, arguments != nullptr && arguments->take(tensor)});
+}
+
+// Adds an object by its identity, and a module's mode.
+inline void add_object(Keyer& keyer, PyObject* object) {
+  static PyObject* const training = interned("training");
+  keyer.add(static_cast<const void*>(object));
+  if (!is_module(object)) return;
+  const auto mode = py::reinterpret_steal<py::object>(PyObject_GetAttr(object, training));
+  if (!mode) throw py::error_already_set();
+  keyer.add(mode.ptr() == Py_True);
+}
+
+// An integer of another library, such as NumPy, or null.
+inline py::object as_integer(PyObject* part) {
+  if (PyIndex_Check(part) == 0) return {};
+  auto number = py::reinterpret_steal<py::object>(PyNumber_Index(part));
+  if (!number) PyErr_Clear();  // an array of several
+  return number;
 }
 
 // Adds a part of a key, or an argument of fn.
-inline void add(Keyer& keyer, PyObject* part, Arguments* arguments, int depth) {
+inline void add(Keyer& keyer, PyObject* part, const Where& where) {
   if (PyBool_Check(part)) {
     keyer.add(part == Py_True);
-  } else if (PyLong_Check(part)) {
-    int overflow = 0;
-    const long long value = PyLong_AsLongLongAndOverflow(part, &overflow);
-    if (overflow != 0) throw py::value_error("graphcache: an integer of a key does not fit into 64 bits");
-    if (value == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
-    keyer.add(value);
-  } else if (PyUnicode_Check(part)) {
-    Py_ssize_t size = 0;
-    const char* const text = PyUnicode_AsUTF8AndSize(part, &size);
-    if (text == nullptr) throw py::error_already_set();
-    keyer.add(std::string_view(text, static_cast<std::size_t>(size)));
+  } else if (PyLong_CheckExact(part)) {
+    add_integer(keyer, part);
+  } else if (PyUnicode_CheckExact(part)) {
+    add_text(keyer, part);
+  } else if (PyLong_Check(part) || PyUnicode_Check(part)) {
+    keyer.add(nullptr, nullptr, OfSubclass{part});
   } else if (part == Py_None) {
     keyer.add(std::optional<int>());
   } else if (THPVariable_Check(part)) {
-    add_tensor(keyer, THPVariable_Unpack(part), arguments);
-  } else if (PyTuple_Check(part)) {
-    keyer.add(Sequence{part, arguments, depth});
-  } else if (PyList_Check(part)) {
-    keyer.add(nullptr, Sequence{part, arguments, depth});
-  } else if (PyFloat_Check(part) && arguments != nullptr) {
+    add_tensor(keyer, part, where);
+  } else if (PyTuple_CheckExact(part)) {
+    keyer.add(Parts{part, Holder::kSequence, where});
+  } else if (PyList_CheckExact(part)) {
+    keyer.add(nullptr, Parts{part, Holder::kSequence, where});
+  } else if (PyFloat_Check(part) && (where.arguments != nullptr || where.is_in_object)) {
     const double number = PyFloat_AS_DOUBLE(part);
-    if (arguments->take(number)) {
+    if (!where.is_in_object && where.arguments->take(number)) {
       keyer.add(std::optional<std::int64_t>());
     } else {
       keyer.add(Number{number});
@@ -141,17 +280,34 @@ inline void add(Keyer& keyer, PyObject* part, Arguments* arguments, int depth) {
     throw py::type_error(
         "graphcache: a float cannot be part of a key, since each new value would be a new graph: pass it as an "
         "argument, or round it to an integer");
-  } else if (THPDtype_Check(part) || THPDevice_Check(part)) {
+  } else if (is_constant(part)) {
     keyer.add(std::string(py::str(part)));
+  } else if (const py::object number = as_integer(part)) {
+    add_integer(keyer, number.ptr());
   } else {
-    throw py::type_error("graphcache: a key or an argument cannot hold a " + name_of_type(part) +
-                         ": it takes int, bool, str, None, tensors of the GPU, and tuples or lists of these");
+    const bool is_of_key = where.arguments == nullptr && !where.is_in_object;
+    const Holder holder = holder_of(part);
+    if (holder != Holder::kNone && (!is_of_key || holder == Holder::kSequence)) {
+      keyer.add(nullptr, nullptr, Typed{Parts{part, holder, where}});
+    } else if (!is_of_key && is_callable_value(part)) {
+      keyer.add(nullptr, nullptr, Callable{part});
+    } else if (where.is_in_object) {
+      add_object(keyer, part);
+    } else {
+      throw py::type_error("graphcache: a key or an argument cannot hold a " + name_of_type(part) +
+                           (is_of_key ? ": a key takes int, bool, str, None, and tuples or lists of these"
+                                      : ": the page on PyTorch says what an argument may be"));
+    }
   }
 }
 
-// Calls `visit` with each value that a function has in its closure or as a default.
+// Such as that of a tensor, which is another object each time.
+inline bool is_builtin_method(PyObject* fn) { return PyCFunction_Check(fn) && PyCFunction_GET_SELF(fn) != nullptr; }
+
+// Calls `visit` with each value that a function has in its closure or as a default, and the object of a builtin method.
 template <class Visit>
 void for_each_closed_over(PyObject* fn, const Visit& visit) {
+  if (is_builtin_method(fn)) visit(PyCFunction_GET_SELF(fn));
   if (PyMethod_Check(fn)) fn = PyMethod_GET_FUNCTION(fn);
   if (!PyFunction_Check(fn)) return;
   for (PyObject* const values : {PyFunction_GET_CLOSURE(fn), PyFunction_GET_DEFAULTS(fn)}) {
@@ -164,31 +320,12 @@ void for_each_closed_over(PyObject* fn, const Visit& visit) {
   }
 }
 
-// Whether its memory describes the tensor completely.
-inline bool is_plain_tensor(PyObject* value) {
-  if (!THPVariable_Check(value)) return false;
-  const at::Tensor& tensor = THPVariable_Unpack(value);
-  return tensor.is_cuda() && tensor.layout() == c10::kStrided && !tensor.key_set().has(c10::DispatchKey::Python);
-}
-
-inline PyObject* module_type = nullptr;  // torch.nn.Module; set at module initialization
-inline PyObject* training = nullptr;     // "training".
-
-// Adds an object by its identity, and a module's mode.
-inline void add_object(Keyer& keyer, PyObject* object) {
-  keyer.add(static_cast<const void*>(object));
-  if (!PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(module_type))) return;
-  const auto mode = py::reinterpret_steal<py::object>(PyObject_GetAttr(object, training));
-  if (!mode) throw py::error_already_set();
-  keyer.add(mode.ptr() == Py_True);
-}
-
 // Adds numbers and texts by value, tensors by their memory, and everything else by identity.
 inline void add_closed_over(Keyer& keyer, PyObject* value) {
   if (is_plain_tensor(value)) {
     keyer.add(TensorPart{THPVariable_Unpack(value)});
   } else if (PyBool_Check(value) || PyUnicode_Check(value)) {
-    add(keyer, value, nullptr);
+    add(keyer, value, {nullptr});
   } else if (PyFloat_Check(value)) {
     keyer.add(Number{PyFloat_AS_DOUBLE(value)});
   } else {
@@ -202,39 +339,76 @@ inline void add_closed_over(Keyer& keyer, PyObject* value) {
   }
 }
 
-// Identifies fn: its code and its closure, or the called object, and the PyTorch modes of this thread, which change
-// what operators do.
-inline void add_fn(Keyer& keyer, PyObject* fn) {
-  PyObject* function = fn;
-  if (PyMethod_Check(fn)) {
-    add_object(keyer, PyMethod_GET_SELF(fn));
-    function = PyMethod_GET_FUNCTION(fn);
+// What tells functions apart that are made anew: the code, or else the object.
+inline PyObject* code_of(PyObject* fn) {
+  if (PyMethod_Check(fn)) fn = PyMethod_GET_FUNCTION(fn);
+  return PyFunction_Check(fn) ? PyFunction_GET_CODE(fn) : fn;
+}
+
+// Identifies a callable: its code and its closure, or the called object.
+inline void add_callable(Keyer& keyer, PyObject* fn) {
+  if (PyMethod_Check(fn)) add_object(keyer, PyMethod_GET_SELF(fn));
+  if (is_builtin_method(fn)) {
+    keyer.add(reinterpret_cast<const void*>(PyCFunction_GET_FUNCTION(fn)));
+  } else {
+    add_object(keyer, code_of(fn));
   }
-  if (PyFunction_Check(function)) function = PyFunction_GET_CODE(function);
-  add_object(keyer, function);
+  for_each_closed_over(fn, [&](PyObject* value) { add_closed_over(keyer, value); });
+}
+
+// The same, and the PyTorch modes of this thread, which change what operators do.
+inline void add_fn(Keyer& keyer, PyObject* fn) {
   const bool autocasts = at::autocast::is_autocast_enabled(at::kCUDA);
   keyer.add(int{at::GradMode::is_enabled()} | int{c10::InferenceMode::is_enabled()} << 1 | int{autocasts} << 2);
   if (autocasts) keyer.add(static_cast<int>(at::autocast::get_autocast_dtype(at::kCUDA)));
-  for_each_closed_over(fn, [&](PyObject* value) { add_closed_over(keyer, value); });
+  add_callable(keyer, fn);
+}
+
+// Calls `visit` with each object whose address a key contains because of an argument, and with parameters, whose
+// gradients a graph uses. Such an object must live as long as the key. Tensors need not, because each run passes them.
+template <class Visit>
+void for_each_identity(PyObject* of, const Visit& visit, int depth = 0) {
+  check_depth(depth);
+  const Holder holder = holder_of(of);
+  if (holder != Holder::kNone) {
+    visit(reinterpret_cast<PyObject*>(Py_TYPE(of)));
+    for_each_part(of, holder, [&](PyObject* name, PyObject* part) {
+      if (name != nullptr) for_each_identity(name, visit, depth + 1);
+      for_each_identity(part, visit, depth + 1);
+    });
+  } else if (!THPVariable_Check(of) || THPVariable_Unpack(of).requires_grad()) {
+    visit(reinterpret_cast<PyObject*>(Py_TYPE(of)));
+    visit(of);
+    for_each_closed_over(of, visit);
+  }
 }
 
 // Adds all of a run but its arguments.
 inline void begin_key(Keyer& keyer, const py::handle& key, const py::handle& fn) {
-  add(keyer, key.ptr(), nullptr);
+  add(keyer, key.ptr(), {nullptr});
   if (fn.is_none()) return;
   if (PyCallable_Check(fn.ptr()) == 0)
     throw py::type_error("graphcache: fn is a " + name_of_type(fn.ptr()) + ": it must be callable");
   add_fn(keyer, fn.ptr());
 }
 
-inline Key make_key(const py::handle& key, const py::handle& fn, const py::args& arguments, Arguments* values) {
+// `values` are empty, and then have what is not in the key.
+inline Key make_key(const py::handle& key, const py::handle& fn, const Passed& passed, Arguments* values) {
   Keyer keyer;
   begin_key(keyer, key, fn);
   if (!fn.is_none()) {
-    keyer.add(Sequence{arguments.ptr(), values, 0});
+    keyer.add(PassedParts{passed, values});
     // What values have another graph for, they have another record for, too.
     if (values->list.size() != 0) keyer.add(values->list.identity());
-  } else if (!arguments.empty()) {
+    if (!values->copied.empty()) {
+      std::optional<std::vector<std::size_t>> firsts = Arguments::firsts_of(values->copied);
+      if (!firsts) {
+        *values = Arguments(values->device, Arguments::Tensors::kStay, values->numbers_move);
+        return make_key(key, fn, passed, values);
+      }
+      for (const std::size_t first : *firsts) keyer.add(first);
+    }
+  } else if (passed.size() != 0) {
     throw py::type_error("graphcache: arguments without fn");
   }
   return std::move(keyer).finish();
@@ -243,89 +417,184 @@ inline Key make_key(const py::handle& key, const py::handle& fn, const py::args&
 // The arguments of a run without the addresses and floats that may move. A run with like ones needs no new key.
 class ArgumentKinds {
  public:
-  // Of arguments in lists and tuples, nothing is known.
-  // `all` is empty.
-  ArgumentKinds(const py::args& arguments, Arguments all) {
-    for (const py::handle one : arguments) {
-      Kind& kind = kinds_.emplace_back();
-      if (THPVariable_Check(one.ptr())) {
-        const at::Tensor& tensor = THPVariable_Unpack(one.ptr());
-        kind.what = all.take(tensor) ? Kind::kMoving : Kind::kStaying;
-        kind.address = tensor.data_ptr();
-        kind.keys = tensor.key_set();
-        kind.type = tensor.scalar_type();
-        kind.device = tensor.get_device();
-        kind.requires_grad = tensor.requires_grad();
-        kind.sizes = tensor.sizes().vec();
-        kind.strides = tensor.strides().vec();
-      } else if (PyFloat_Check(one.ptr()) && all.take(PyFloat_AS_DOUBLE(one.ptr()))) {
-        kind.what = Kind::kNumber;
-      } else {
-        is_known_ = is_known_ && !PyTuple_Check(one.ptr()) && !PyList_Check(one.ptr());
-        if (is_known_) kind.object = py::reinterpret_borrow<py::object>(one);
-      }
-    }
+  // `all` is empty. Of objects, dataclasses, modules, functions and subclasses of containers, nothing is known.
+  ArgumentKinds(const Passed& passed, Arguments all) : by_position_(passed.by_position) {
+    if (passed.names != nullptr) names_ = py::reinterpret_borrow<py::object>(passed.names);
+    for (PyObject* const one : passed) add(one, &all);
     identity_ = all.list.identity();
   }
 
   bool are_known() const { return is_known_; }
   // Whether these are like them. Sets whether their values are the same words.
-  bool are(const py::args& arguments, const std::vector<std::uint64_t>& words, bool* are_equal) const {
-    if (!is_known_ || static_cast<std::size_t>(PyTuple_GET_SIZE(arguments.ptr())) != kinds_.size()) return false;
-    *are_equal = true;
-    auto note = [&, word = words.begin()](const auto& value) mutable {
-      *are_equal = *are_equal && std::memcmp(&*word, &value, sizeof *word) == 0;
-      ++word;
-    };
-    for (std::size_t i = 0; i < kinds_.size(); ++i) {
-      PyObject* const one = PyTuple_GET_ITEM(arguments.ptr(), static_cast<Py_ssize_t>(i));
-      const Kind& kind = kinds_[i];
-      if (kind.what == Kind::kObject) {
-        if (one != kind.object.ptr()) return false;
-      } else if (kind.what == Kind::kNumber) {
-        if (!PyFloat_Check(one)) return false;
-        note(PyFloat_AS_DOUBLE(one));
-      } else {
-        if (!THPVariable_Check(one)) return false;
-        const at::Tensor& tensor = THPVariable_Unpack(one);
-        const bool is_it = tensor.key_set() == kind.keys && tensor.scalar_type() == kind.type &&
-                           tensor.requires_grad() == kind.requires_grad && tensor.get_device() == kind.device &&
-                           tensor.sizes() == kind.sizes && tensor.strides() == kind.strides;
-        if (!is_it) return false;
-        const void* const address = tensor.data_ptr();
-        if (kind.what == Kind::kMoving) {
-          note(address);
-        } else if (address != kind.address) {
-          return false;
-        }
-      }
+  bool are(const Passed& passed, const std::vector<std::uint64_t>& words, bool* are_equal) const {
+    if (!is_known_ || passed.by_position != by_position_ || !have_names(passed)) return false;
+    Position at{kinds_.data(), numbers_.data(), words.data(), true};
+    for (PyObject* const one : passed) {
+      if (!is_like(one, at)) return false;
     }
+    *are_equal = at.are_equal;
     return true;
   }
   // The values of arguments that are like them, or null if their key is another one.
-  std::shared_ptr<const graphcache::ValueList> values_of(const py::args& arguments) const {
+  std::shared_ptr<const graphcache::ValueList> values_of(const Passed& passed) const {
     auto list = std::make_shared<graphcache::ValueList>();
-    for (std::size_t i = 0; i < kinds_.size(); ++i) {
-      PyObject* const one = PyTuple_GET_ITEM(arguments.ptr(), static_cast<Py_ssize_t>(i));
-      if (kinds_[i].what == Kind::kMoving) Arguments::add(THPVariable_Unpack(one), list.get());
-      if (kinds_[i].what == Kind::kNumber) list->add(PyFloat_AS_DOUBLE(one));
-    }
+    for_each_leaf_of(passed, [&](PyObject* one, const Kind& kind) {
+      if (kind.what == Kind::kMoving) Arguments::add(THPVariable_Unpack(one), list.get());
+      if (kind.what == Kind::kNumber) list->add(PyFloat_AS_DOUBLE(one));
+    });
     return list->identity() == identity_ ? list : nullptr;
+  }
+  // Those that are copied.
+  std::vector<at::Tensor> inputs_of(const Passed& passed) const {
+    std::vector<at::Tensor> inputs;
+    for_each_leaf_of(passed, [&](PyObject* one, const Kind& kind) {
+      if (kind.what == Kind::kCopied) inputs.push_back(THPVariable_Unpack(one));
+    });
+    return inputs;
   }
 
  private:
   struct Kind {
-    enum { kObject, kNumber, kMoving, kStaying } what = kObject;
-    py::object object;  // the same one each time
-    const void* address = nullptr;
-    c10::DispatchKeySet keys;  // with the device's type, the layout, and what is lazy about it
+    enum { kConstant, kNumber, kMoving, kCopied, kStaying, kTuple, kList, kDict } what = kConstant;
     c10::ScalarType type = c10::ScalarType::Undefined;
     c10::DeviceIndex device = -1;
     bool requires_grad = false;
-    std::vector<std::int64_t> sizes, strides;
+    c10::DispatchKeySet keys;       // with the device's type, the layout, and what is lazy about it
+    std::size_t size = 0;           // of a container; of a tensor, the number of dimensions
+    const void* address = nullptr;  // of one that stays
+    py::object object = {};         // a constant, or the keys of a dict
+  };
+  struct Position {
+    const Kind* kind;
+    const std::int64_t* number;
+    const std::uint64_t* word;
+    bool are_equal;
+
+    template <class T>
+    void note(const T& value) {
+      static_assert(sizeof value == sizeof *word);
+      are_equal = are_equal && std::memcmp(word, &value, sizeof value) == 0;
+      ++word;
+    }
   };
 
+  void add(PyObject* one, Arguments* all, int depth = 0) {
+    const std::size_t at = kinds_.size();
+    Kind& kind = kinds_.emplace_back();
+    const bool is_dict = PyDict_CheckExact(one);
+    if (THPVariable_Check(one)) {
+      const at::Tensor& tensor = THPVariable_Unpack(one);
+      using Tensors = Arguments::Tensors;
+      kind.what = !all->take(tensor)                 ? Kind::kStaying
+                  : all->tensors == Tensors::kCopied ? Kind::kCopied
+                                                     : Kind::kMoving;
+      kind.address = tensor.data_ptr();
+      kind.keys = tensor.key_set();
+      kind.type = tensor.scalar_type();
+      kind.device = tensor.get_device();
+      kind.requires_grad = tensor.requires_grad();
+      kind.size = static_cast<std::size_t>(tensor.dim());
+      numbers_.insert(numbers_.end(), tensor.sizes().begin(), tensor.sizes().end());
+      numbers_.insert(numbers_.end(), tensor.strides().begin(), tensor.strides().end());
+    } else if (PyFloat_Check(one) && all->take(PyFloat_AS_DOUBLE(one))) {
+      kind.what = Kind::kNumber;
+    } else if ((PyTuple_CheckExact(one) || PyList_CheckExact(one) || is_dict) && depth < kMaxDepth) {
+      kind.what = is_dict ? Kind::kDict : PyTuple_CheckExact(one) ? Kind::kTuple : Kind::kList;
+      kind.size = static_cast<std::size_t>(PyObject_Size(one));
+      if (is_dict) kind.object = py::reinterpret_steal<py::object>(PySequence_Tuple(one));
+      const Holder holder = is_dict ? Holder::kDict : Holder::kSequence;
+      for_each_part(one, holder, [&](PyObject*, PyObject* part) { add(part, all, depth + 1); });
+    } else {
+      is_known_ = is_known_ && is_constant(one);
+      if (is_known_) kinds_[at].object = py::reinterpret_borrow<py::object>(one);
+    }
+  }
+
+  bool have_names(const Passed& passed) const {
+    if (passed.names == nullptr || !names_) return passed.names == names_.ptr();
+    const Py_ssize_t size = PyTuple_GET_SIZE(passed.names);
+    if (size != PyTuple_GET_SIZE(names_.ptr())) return false;
+    for (Py_ssize_t i = 0; i < size; ++i) {
+      if (!is_same(PyTuple_GET_ITEM(passed.names, i), PyTuple_GET_ITEM(names_.ptr(), i))) return false;
+    }
+    return true;
+  }
+  // Whether two constants are the same. Runs no code of Python. False for some that are.
+  static bool is_same(PyObject* a, PyObject* b) {
+    if (a == b) return true;
+    if (Py_TYPE(a) != Py_TYPE(b) || !(PyUnicode_CheckExact(a) || PyLong_CheckExact(a))) return false;
+    return PyObject_RichCompareBool(a, b, Py_EQ) == 1;
+  }
+  static bool is_like(PyObject* one, Position& at) {
+    const Kind& kind = *at.kind++;
+    switch (kind.what) {
+      case Kind::kConstant:
+        return is_same(one, kind.object.ptr());
+      case Kind::kNumber:
+        if (!PyFloat_Check(one)) return false;
+        at.note(PyFloat_AS_DOUBLE(one));
+        return true;
+      case Kind::kTuple:
+      case Kind::kList: {
+        const bool is_it = kind.what == Kind::kTuple ? PyTuple_CheckExact(one) : PyList_CheckExact(one);
+        if (!is_it || static_cast<std::size_t>(Py_SIZE(one)) != kind.size) return false;
+        for (std::size_t i = 0; i < kind.size; ++i) {
+          if (!is_like(PySequence_Fast_GET_ITEM(one, static_cast<Py_ssize_t>(i)), at)) return false;
+        }
+        return true;
+      }
+      case Kind::kDict: {
+        if (!PyDict_CheckExact(one) || static_cast<std::size_t>(PyDict_GET_SIZE(one)) != kind.size) return false;
+        PyObject *name = nullptr, *value = nullptr;
+        for (Py_ssize_t i = 0, next = 0; PyDict_Next(one, &next, &name, &value) != 0; ++i) {
+          if (!is_same(name, PyTuple_GET_ITEM(kind.object.ptr(), i)) || !is_like(value, at)) return false;
+        }
+        return true;
+      }
+      default:
+        return THPVariable_Check(one) && is_like(THPVariable_Unpack(one), kind, at);
+    }
+  }
+  static bool is_like(const at::Tensor& tensor, const Kind& kind, Position& at) {
+    const bool is_it = tensor.key_set() == kind.keys && tensor.scalar_type() == kind.type &&
+                       tensor.requires_grad() == kind.requires_grad && tensor.get_device() == kind.device &&
+                       static_cast<std::size_t>(tensor.dim()) == kind.size;
+    if (!is_it) return false;
+    for (const c10::IntArrayRef numbers : {tensor.sizes(), tensor.strides()}) {
+      if (!std::equal(numbers.begin(), numbers.end(), at.number)) return false;
+      at.number += kind.size;
+    }
+    if (kind.what == Kind::kCopied) return true;
+    const void* const address = tensor.data_ptr();
+    if (kind.what == Kind::kStaying) return address == kind.address;
+    at.note(address);
+    return true;
+  }
+
+  template <class Visit>
+  void for_each_leaf_of(const Passed& passed, const Visit& visit) const {
+    const Kind* kind = kinds_.data();
+    for (PyObject* const one : passed) for_each_leaf_of(one, kind, visit);
+  }
+  template <class Visit>
+  static void for_each_leaf_of(PyObject* one, const Kind*& at, const Visit& visit) {
+    const Kind& kind = *at++;
+    if (kind.what == Kind::kDict) {
+      PyObject* value = nullptr;
+      for (Py_ssize_t next = 0; PyDict_Next(one, &next, nullptr, &value) != 0;) for_each_leaf_of(value, at, visit);
+    } else if (kind.what == Kind::kTuple || kind.what == Kind::kList) {
+      for (std::size_t i = 0; i < kind.size; ++i) {
+        for_each_leaf_of(PySequence_Fast_GET_ITEM(one, static_cast<Py_ssize_t>(i)), at, visit);
+      }
+    } else {
+      visit(one, kind);
+    }
+  }
+
+  Py_ssize_t by_position_;
+  py::object names_ = {};
   std::vector<Kind> kinds_;
+  std::vector<std::int64_t> numbers_;  // sizes and strides of the tensors
   std::uint64_t identity_ = 0;
   bool is_known_ = true;
 };

@@ -2,6 +2,7 @@
 #include <cxxabi.h>
 #include <graphcache/graphcache.h>
 #include <graphcache/version.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 #include <unistd.h>
@@ -89,8 +90,33 @@ class WithoutGil {
   PyThreadState* thread_;
 };
 
-py::object call_python(const py::object& fn, const py::args& arguments) {
-  PyObject* const returned = unless_finalized([&] { return PyObject_CallObject(fn.ptr(), arguments.ptr()); });
+// TorchDynamo, if it is at work around a run, does not see what fn does.
+class WithoutDynamo {
+ public:
+  WithoutDynamo() : previous_(set_frame_evaluation(py::none())) {}
+  ~WithoutDynamo() {
+    try {
+      set_frame_evaluation(previous_);
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("graphcache_torch");
+    }
+  }
+  WithoutDynamo(const WithoutDynamo&) = delete;
+  WithoutDynamo& operator=(const WithoutDynamo&) = delete;
+
+  static inline PyObject* setter = nullptr;  // Set at module initialization.
+
+ private:
+  static py::object set_frame_evaluation(const py::object& to) { return py::handle(setter)(to); }
+
+  const py::object previous_;
+};
+
+py::object call_python(const py::object& fn, const Passed& passed) {
+  const WithoutDynamo scope;
+  PyObject* const returned = unless_finalized([&] {
+    return PyObject_Vectorcall(fn.ptr(), passed.values, static_cast<std::size_t>(passed.by_position), passed.names);
+  });
   if (returned == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(returned);
 }
@@ -107,11 +133,85 @@ py::object call_python(const py::object& fn, const py::args& arguments) {
   }
 }
 
+// A callable of Python that gets one object for each event, and for each line for people.
+class PyListener final : public graphcache::Listener {
+ public:
+  explicit PyListener(py::object callable) : callable_(std::move(callable)) {}
+  ~PyListener() override {
+    if (!has_interpreter()) {
+      callable_.release();
+      return;
+    }
+    const WithGil gil;
+    callable_ = py::object();
+  }
+
+  void end(const graphcache::CacheEvent& event) override {
+    const std::chrono::duration<double> seconds = has_duration(event.kind) ? event.end - event.begin : seconds.zero();
+    tell([&](py::dict& says) {
+      says["kind"] = to_string(event.kind);
+      says["label"] = std::string(event.key.label());
+      says["entry"] = event.entry;
+      says["graph"] = event.graph;
+      says["seconds"] = seconds.count();
+      says["outcome"] = event.outcome ? py::object(py::str(to_string(*event.outcome))) : py::none();
+      says["error"] = std::string(event.status.message());
+      says["text"] = std::string(event.text);
+    });
+  }
+  void message(std::string_view line) override {
+    tell([&](py::dict& says) {
+      says["kind"] = "message";
+      for (const char* const none : {"label", "error"}) says[none] = "";
+      for (const char* const none : {"entry", "graph"}) says[none] = 0;
+      says["seconds"] = 0.0;
+      says["outcome"] = py::none();
+      says["text"] = std::string(line);
+    });
+  }
+
+  // With the interpreter's lock.
+  PyObject* callable() const { return callable_.ptr(); }
+  py::object let_go() { return std::exchange(callable_, py::object()); }
+
+ private:
+  template <class Fill>
+  void tell(const Fill& fill) const {
+    if (!has_interpreter()) return;
+    const WithGil gil;
+    const py::object callable = callable_;
+    if (!callable) return;
+    try {
+      py::dict says;
+      fill(says);
+      callable(py::handle(namespace_type)(**says));
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable(callable);
+    }
+  }
+
+  py::object callable_;
+};
+
+// The one of these that `text` names.
+template <class T>
+T choice(const char* option, const std::string& text, std::initializer_list<std::pair<const char*, T>> choices) {
+  std::string names;
+  for (const auto& [name, value] : choices) {
+    if (text == name) return value;
+    names += (names.empty() ? "\"" : ", \"") + std::string(name) + "\"";
+  }
+  throw py::value_error("graphcache: " + std::string(option) + " is one of " + names);
+}
+
 // The Python class Cache. Its members are used only with the interpreter's lock; runs do not hold that lock.
 class PyCache {
  public:
   PyCache(int max_executables, const std::optional<std::size_t>& max_device_bytes, int max_templates, int capture_after,
-          const std::string& share, const std::string& pools, const std::optional<int>& device) {
+          const std::string& share, const std::string& pools, const std::optional<int>& device, bool copy_inputs,
+          bool inline_in_foreign_capture, const std::string& on_capture_failure, bool diagnose,
+          const py::iterable& listeners)
+      : copies_inputs_(copy_inputs) {
     if (c10::cuda::device_count() == 0) {
       throw std::runtime_error(
           "graphcache: PyTorch finds no CUDA device: is this a build of PyTorch with CUDA, and is there a driver?");
@@ -123,21 +223,26 @@ class PyCache {
     options.max_device_bytes = max_device_bytes.value_or(SIZE_MAX);
     options.max_templates = max_templates;
     options.capture_after = capture_after;
+    options.inline_in_foreign_capture = inline_in_foreign_capture;
+    options.diagnose = diagnose;
+    using graphcache::OnCaptureFailure;
+    options.on_capture_failure = choice<OnCaptureFailure>(
+        "on_capture_failure", on_capture_failure,
+        {{"run_directly", OnCaptureFailure::kRunDirectly}, {"return_error", OnCaptureFailure::kReturnError}});
     using graphcache::Share;
-    options.share = share == "never"       ? Share::kNever
-                    : share == "when_full" ? Share::kWhenFull
-                    : share == "always"
-                        ? Share::kAlways
-                        : throw py::value_error("graphcache: share is \"never\", \"when_full\" or \"always\"");
+    options.share = choice<Share>(
+        "share", share, {{"never", Share::kNever}, {"when_full", Share::kWhenFull}, {"always", Share::kAlways}});
+    for (const py::handle listener : listeners) {
+      if (PyCallable_Check(listener.ptr()) == 0) throw py::type_error("graphcache: a listener must be callable");
+      listeners_.push_back(std::make_shared<PyListener>(py::reinterpret_borrow<py::object>(listener)));
+      options.listeners.push_back(listeners_.back());
+    }
     options.device = device.value_or(c10::cuda::current_device());
     if (options.device < 0 || options.device >= c10::cuda::device_count()) {
       throw py::value_error("graphcache: there is no device " + std::to_string(options.device));
     }
     using Pools = graphcache::TorchCache::Pools;
-    const Pools kind = pools == "shared" ? Pools::kShared
-                       : pools == "one_per_key"
-                           ? Pools::kOnePerKey
-                           : throw py::value_error("graphcache: pools is \"shared\" or \"one_per_key\"");
+    const auto kind = choice<Pools>("pools", pools, {{"shared", Pools::kShared}, {"one_per_key", Pools::kOnePerKey}});
     {
       // It may wait for another thread's capture, which needs the interpreter's lock.
       const WithoutGil nogil;
@@ -158,83 +263,73 @@ class PyCache {
   PyCache(const PyCache&) = delete;
   PyCache& operator=(const PyCache&) = delete;
 
-  py::object run(const py::object& key, const py::object& fn, const py::args& arguments) {
+  py::object run(const py::handle& key, const Applied& call) {
     // A run inside a capture becomes part of it, and has no graph of its own.
     const bool is_inside = graphcache::torch_detail::capturing != nullptr;
-    const Whole whole = is_inside ? key_with(What::kNothing, key, fn, arguments) : identify(key, fn, arguments);
+    Whole whole = is_inside ? of_inner_run(key, call) : identify(key, call);
+    copy_inputs(whole);
     py::object returned;
     What may_move = What::kAll;
     const absl::StatusOr<Outcome> outcome = [&] {
       const WithoutGil nogil;
-      const Call call{this, whole, fn, arguments, &returned, &may_move};
-      return whole.moves() ? torch().run(*whole.key, *whole.list, call) : torch().run(*whole.key, call);
+      const Call fn{this, whole, call.fn(), call.passed(), &returned, &may_move};
+      return whole.moves() ? torch().run(*whole.key, *whole.list, fn) : torch().run(*whole.key, fn);
     }();
     if (!outcome.ok()) raise(outcome.status());
     const bool is_call = *outcome == Outcome::kEager || *outcome == Outcome::kInlined;
-    const py::object result = is_call ? returned : result_of(*whole.key);
+    const py::object result = is_call ? returned : result_of(*whole.key, call.passed());
     if (is_call && whole.tensors_move && torch().leaves_tensors(*whole.key)) lower(&may_move, What::kNumbers);
     if (may_move != What::kAll) limit(whole, may_move);
     return result;
   }
 
   py::object run_graph(const py::object& key, const py::object& make) {
-    Arguments none{device(), true, true, {}};
-    const Key whole = make_key(key, make, py::args(), &none);
+    Arguments none(device());
+    const Key whole = make_key(key, make, Passed(), &none);
     py::object returned;
     const absl::StatusOr<Outcome> outcome = [&] {
       const WithoutGil nogil;
       return torch().run_graph(whole, Make{this, whole, make, &returned});
     }();
     if (!outcome.ok()) raise(outcome.status());
-    return returned ? returned : result_of(whole);
+    return returned ? returned : result_of(whole, Passed());
   }
 
-  void warm(const py::object& key, const py::object& fn, const py::args& arguments) {
-    const Whole whole = identify(key, fn, arguments);
+  void warm(const py::handle& key, const Applied& call) {
+    Whole whole = identify(key, call);
+    copy_inputs(whole);
     const graphcache::Options& options = torch().cache().options();
-    const auto device = static_cast<c10::DeviceIndex>(options.device);
-    if (options.capture_after > 0 && !graphcache::torch_detail::is_inside_capture(device) &&
-        !torch().cache().contains(*whole.key)) {
-      const c10::cuda::CUDAGuard guard(device);
-      const py::object unused = call_python(fn, arguments);
-    }
     py::object returned;
     What may_move = What::kAll;
+    const Call fn{this, whole, call.fn(), call.passed(), &returned, &may_move};
+    if (options.capture_after > 0 && !graphcache::torch_detail::is_inside_capture(device()) &&
+        !torch().cache().contains(*whole.key)) {
+      const c10::cuda::CUDAGuard guard(device());
+      const absl::Status status = [&] {
+        const WithoutGil nogil;
+        return fn();
+      }();
+      if (!status.ok()) raise(status);
+    }
     const absl::Status status = [&] {
       const WithoutGil nogil;
-      const Call call{this, whole, fn, arguments, &returned, &may_move};
-      return whole.moves() ? torch().warm(*whole.key, *whole.list, call) : torch().warm(*whole.key, call);
+      return whole.moves() ? torch().warm(*whole.key, *whole.list, fn) : torch().warm(*whole.key, fn);
     }();
     if (!status.ok()) raise(status);
     if (whole.tensors_move && torch().leaves_tensors(*whole.key)) lower(&may_move, What::kNumbers);
     if (may_move != What::kAll) {
       limit(whole, may_move);
-      warm(key, fn, arguments);
+      warm(key, call);
     }
   }
 
-  bool contains(const py::object& key, const py::object& fn, const py::args& arguments) {
-    return torch().cache().contains(key_of(key, fn, arguments));
-  }
-  bool erase(const py::object& key, const py::object& fn, const py::args& arguments) {
-    const Key whole = key_of(key, fn, arguments);
+  // What Cache does with the key of such a run.
+  template <class Do>
+  auto with_key(const py::handle& key, const Applied& call, const Do& f) {
+    const Key whole = *identify(key, call, false).key;
+    graphcache::Cache& cache = torch().cache();
     const WithoutGil nogil;
-    return torch().cache().erase(whole);
-  }
-  bool pin(const py::object& key, const py::object& fn, const py::args& arguments) {
-    const Key whole = key_of(key, fn, arguments);
-    const WithoutGil nogil;
-    return torch().cache().pin(whole);
-  }
-  bool unpin(const py::object& key, const py::object& fn, const py::args& arguments) {
-    const Key whole = key_of(key, fn, arguments);
-    const WithoutGil nogil;
-    return torch().cache().unpin(whole);
-  }
-  std::string explain(const py::object& key, const py::object& fn, const py::args& arguments) {
-    const Key whole = key_of(key, fn, arguments);
-    const WithoutGil nogil;
-    return graphcache::explain(torch().cache(), whole);
+    return f(cache, whole);
   }
   // At the end of `with`, which a child process may reach as well.
   void exit() {
@@ -307,6 +402,10 @@ class PyCache {
         }
       }
     }
+    for (const auto& listener : listeners_) {
+      if (listener->callable() == nullptr) continue;
+      if (const int stop = visit(listener->callable(), with); stop != 0) return stop;
+    }
     return 0;
   }
   void let_go() {
@@ -317,17 +416,10 @@ class PyCache {
         gone.push_back(std::move(record->result));
       }
     }
+    for (const auto& listener : listeners_) gone.push_back(listener->let_go());
   }
 
  private:
-  // How what a run passes counts.
-  struct Whole {
-    std::shared_ptr<const Key> key;
-    std::shared_ptr<const graphcache::ValueList> list;  // what moves
-    std::shared_ptr<const Key> moving;                  // the key as if everything moved
-    bool tensors_move = false;
-    bool moves() const { return list != nullptr && list->size() != 0; }
-  };
   // Of runs that differ in nothing but addresses and floats. All of these belong to the key, until one changes. From
   // then on they are values, except tensors that fn does not let move.
   struct Movement {
@@ -336,83 +428,136 @@ class PyCache {
     std::shared_ptr<const graphcache::ValueList> list;  // these, once something moves
     std::shared_ptr<const Key> key;                     // of the first run
     std::shared_ptr<const Key> moving;                  // the key as if everything moved
+    const char* why_direct = nullptr;                   // why a graph would be wrong, if it would
+    bool has_numbers = false;                           // whether floats are among what moves
   };
   using What = Movement::What;
   static void lower(What* what, What to) { *what = std::max(*what, to); }
   static constexpr std::size_t kMostMovements = 10000;  // keys that never come back must not pile up
+  // What a graph reads in place of arguments that are copied.
+  using Buffers = std::shared_ptr<const std::vector<at::Tensor>>;
+  // How what a run passes counts.
+  struct Whole {
+    std::shared_ptr<const Key> key;
+    std::shared_ptr<const graphcache::ValueList> list;  // what moves
+    std::shared_ptr<Movement> movement;                 // null in a run inside another one's capture
+    std::vector<at::Tensor> inputs = {};                // arguments that are copied
+    Buffers buffers = nullptr;                          // where to
+    bool tensors_move = false;
+    bool moves() const { return list != nullptr && list->size() != 0; }
+  };
   // What is known of runs with one key and one fn.
   struct Known {
     ArgumentKinds kinds;
     std::shared_ptr<Movement> movement;
+    std::optional<std::vector<std::size_t>> firsts;  // of what is copied
   };
   static constexpr std::size_t kMostKnown = 64;  // the others build their keys
 
-  Whole identify(const py::object& key, const py::object& fn, const py::args& arguments, bool is_run = true) {
+  Whole identify(const py::handle& key, const Applied& call, bool is_run = true) {
+    const Passed& passed = call.passed();
     Keyer keyer;
-    begin_key(keyer, key, fn);
+    begin_key(keyer, key, call.fn());
     const Key without_arguments = std::move(keyer).finish();
-    const std::vector<Known>& known = known_[without_arguments];
     bool are_equal = false;
-    std::shared_ptr<Movement> movement;
-    std::shared_ptr<const graphcache::ValueList> list;
-    for (const Known& one : known) {
-      if (!one.kinds.are(arguments, one.movement->words, &are_equal)) continue;
-      if (!are_equal && (list = one.kinds.values_of(arguments)) == nullptr) continue;
-      movement = one.movement;
+    Whole whole;
+    const auto [known, is_new] = known_.try_emplace(without_arguments);
+    for (const Known& one : known->second) {
+      if (!one.kinds.are(passed, one.movement->words, &are_equal)) continue;
+      if (!are_equal && (whole.list = one.kinds.values_of(passed)) == nullptr) continue;
+      if (copies_inputs_) {
+        whole.inputs = one.kinds.inputs_of(passed);
+        if (Arguments::firsts_of(whole.inputs) != one.firsts) continue;
+      }
+      whole.movement = one.movement;
       break;
     }
-    if (movement == nullptr) {
-      Arguments all = all_arguments();
-      Key moving = make_key(key, fn, arguments, &all);
+    if (whole.movement == nullptr) {
+      if (is_new && is_run) note_fn(key, call.fn());
+      Arguments all = arguments(What::kAll);
+      Key moving = make_key(key, call.fn(), passed, &all);
       const auto begin = reinterpret_cast<const std::uint64_t*>(all.list.data());
       const std::vector<std::uint64_t> words(begin, begin + all.list.size());
-      list = std::make_shared<const graphcache::ValueList>(std::move(all.list));
+      const Arguments::Tensors tensors = all.tensors;
+      whole.list = std::make_shared<const graphcache::ValueList>(std::move(all.list));
+      whole.inputs = std::move(all.copied);
       if (const auto found = movements_.find(moving); found != movements_.end()) {
-        movement = found->second;
+        whole.movement = found->second;
       } else {
-        movement = std::make_shared<Movement>();
-        movement->words = words;
-        movement->moving = std::make_shared<const Key>(moving);
-        movement->key = words.empty() ? movement->moving : key_with(What::kNothing, key, fn, arguments).key;
-        if (is_run) movements_[moving] = movement;
+        whole.movement = std::make_shared<Movement>();
+        whole.movement->words = words;
+        whole.movement->why_direct = all.why_direct;
+        whole.movement->has_numbers = all.has_numbers;
+        whole.movement->moving = std::make_shared<const Key>(moving);
+        whole.movement->key = words.empty() ? whole.movement->moving : key_with(What::kNothing, key, call).key;
+        if (is_run) movements_[moving] = whole.movement;
       }
-      are_equal = movement->words == words;
+      are_equal = whole.movement->words == words;
       if (movements_.size() > kMostMovements || known_.size() > kMostMovements) forget_movements();
       std::vector<Known>& of_fn = known_[without_arguments];  // Python code may have run meanwhile.
-      ArgumentKinds kinds(arguments, all_arguments());
-      if (is_run && kinds.are_known() && of_fn.size() < kMostKnown) of_fn.push_back({std::move(kinds), movement});
+      ArgumentKinds kinds(passed, Arguments(device(), tensors, true));
+      if (is_run && kinds.are_known() && of_fn.size() < kMostKnown) {
+        of_fn.push_back({std::move(kinds), whole.movement, Arguments::firsts_of(whole.inputs)});
+      }
     }
-    if (movement->what == What::kNumbers || movement->what == What::kNothing) {
-      Whole rest = key_with(movement->what, key, fn, arguments);
-      rest.moving = movement->moving;
+    Movement& movement = *whole.movement;
+    if (movement.why_direct != nullptr) {
+      whole.key = movement.moving;
+      whole.list = nullptr;
+      return whole;
+    }
+    if (movement.what == What::kNumbers || movement.what == What::kNothing) {
+      Whole rest = key_with(movement.what, key, call);
+      rest.movement = std::move(whole.movement);
       return rest;
     }
-    if (movement->what == What::kUnknown && are_equal) return {movement->key, nullptr, movement->moving, false};
-    const bool tensors_move = torch().has_one_pool();
-    if (are_equal) return {movement->moving, movement->list, movement->moving, tensors_move};
-    const Whole whole{movement->moving, list, movement->moving, tensors_move};
-    if (!is_run) return whole;
-    const auto begin = reinterpret_cast<const std::uint64_t*>(list->data());
-    movement->words.assign(begin, begin + list->size());
-    movement->list = std::move(list);
-    if (std::exchange(movement->what, What::kAll) == What::kUnknown) {
-      const std::shared_ptr<const Key> first = std::move(movement->key);
-      const WithoutGil nogil;
-      torch().cache().erase(*first);
+    if (movement.what == What::kUnknown && are_equal) {
+      whole.key = movement.key;
+      whole.list = nullptr;
+      return whole;
+    }
+    whole.key = movement.moving;
+    whole.tensors_move = arguments(What::kAll).tensors == Arguments::Tensors::kMove;
+    if (are_equal) {
+      whole.list = movement.list;
+    } else if (is_run) {
+      const auto begin = reinterpret_cast<const std::uint64_t*>(whole.list->data());
+      movement.words.assign(begin, begin + whole.list->size());
+      movement.list = whole.list;
+      if (std::exchange(movement.what, What::kAll) == What::kUnknown) {
+        const std::shared_ptr<const Key> first = std::move(movement.key);
+        const WithoutGil nogil;
+        torch().cache().erase(*first);
+      }
     }
     return whole;
   }
-  Whole key_with(What what, const py::object& key, const py::object& fn, const py::args& arguments) const {
-    Arguments values{device(), false, what == What::kNumbers, {}};
-    auto whole = std::make_shared<const Key>(make_key(key, fn, arguments, &values));
-    return {std::move(whole), std::make_shared<const graphcache::ValueList>(std::move(values.list)), nullptr, false};
+  // `values` are empty.
+  Whole key_with(Arguments values, const py::handle& key, const Applied& call) const {
+    auto whole = std::make_shared<const Key>(make_key(key, call.fn(), call.passed(), &values));
+    return {std::move(whole), std::make_shared<const graphcache::ValueList>(std::move(values.list)), nullptr,
+            std::move(values.copied)};
   }
-  Key key_of(const py::object& key, const py::object& fn, const py::args& arguments) {
-    return *identify(key, fn, arguments, false).key;
+  Whole key_with(What what, const py::handle& key, const Applied& call) const {
+    return key_with(arguments(what), key, call);
+  }
+  Whole of_inner_run(const py::handle& key, const Applied& call) const {
+    return key_with(Arguments(device()), key, call);
+  }
+  // How arguments count. With a pool for each key, a result of an earlier run may lie where the graph has temporaries,
+  // so tensors stay.
+  Arguments arguments(What what) const {
+    using Tensors = Arguments::Tensors;
+    const bool may_move = what == What::kAll && torch().has_one_pool();
+    return Arguments(device(),
+                     copies_inputs_ ? Tensors::kCopied
+                     : may_move     ? Tensors::kMove
+                                    : Tensors::kStay,
+                     what != What::kNothing);
   }
   // From now on no more than this moves.
   void limit(const Whole& whole, What what) {
-    if (const auto found = movements_.find(*whole.moving); found != movements_.end()) found->second->what = what;
+    whole.movement->what = what;
     const WithoutGil nogil;
     torch().cache().erase(*whole.key);
   }
@@ -420,24 +565,75 @@ class PyCache {
     // Behind what they are in, because the end of an object may run Python code.
     const auto movements = std::exchange(movements_, {});
     const auto known = std::exchange(known_, {});
+    const auto fns = std::exchange(fns_, {});
   }
-  // With a pool for each key, a result of an earlier run may lie where the graph has temporaries, so tensors stay.
-  Arguments all_arguments() const { return {device(), torch().has_one_pool(), true, {}}; }
+
+  // Warns of a program that makes its fn anew, so that it counts as another one each time.
+  void note_fn(const py::handle& key, const py::handle& fn) {
+    constexpr int kMany = 128;
+    PyObject* code = code_of(fn.ptr());
+    if (!PyCode_Check(code)) code = reinterpret_cast<PyObject*>(Py_TYPE(code));
+    Keyer keyer;
+    add(keyer, key.ptr(), {nullptr});
+    keyer.add(static_cast<const void*>(code));
+    if (++fns_[std::move(keyer).finish()] != kMany) return;
+    const std::string text = "graphcache: " + std::string(py::str(fn)) + " is the " + std::to_string(kMany) +
+                             "th function of one key with this code. Each counts as another one, by what it has closed "
+                             "over or by its identity: pass that as arguments";
+    if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 1) != 0) throw py::error_already_set();
+  }
+
+  // Copies what this run passes to where a graph has it.
+  void copy_inputs(Whole& whole) const {
+    if (whole.inputs.empty() || whole.movement->why_direct != nullptr) return;
+    const at::NoGradGuard without_gradients;
+    const std::vector<std::size_t> firsts = *Arguments::firsts_of(whole.inputs);
+    const auto found = records_->find(*whole.key);
+    if (found != records_->end()) {
+      whole.buffers = found->second.back()->buffers;
+    } else {
+      std::vector<at::Tensor> all;
+      for (std::size_t i = 0; i < firsts.size(); ++i) {
+        const at::Tensor& input = whole.inputs[i];
+        const bool is_first = firsts[i] == i;
+        all.push_back(is_first ? at::empty_strided(input.sizes(), input.strides(), input.options()) : all[firsts[i]]);
+      }
+      whole.buffers = std::make_shared<const std::vector<at::Tensor>>(std::move(all));
+    }
+    std::vector<at::Tensor> from, to;
+    for (std::size_t i = 0; i < firsts.size(); ++i) {
+      if (firsts[i] != i) continue;
+      from.push_back(whole.inputs[i]);
+      to.push_back((*whole.buffers)[i]);
+    }
+    at::_foreach_copy_(to, from, /*non_blocking=*/true);
+  }
   c10::DeviceIndex device() const { return static_cast<c10::DeviceIndex>(torch().cache().options().device); }
 
   // What a key's graph uses, and what its runs return. Objects that the key contains by identity are kept alive, so
   // that their addresses are not reused.
   struct Record {
     py::object kept;
-    py::object result;
+    py::object result;           // with capsules for objects that fn was given
+    bool has_arguments = false;  // whether there are any
+    Buffers buffers = nullptr;
   };
   // The records of each key's graphs, the oldest first. A graph keeps its record, and is destroyed last.
   using Records = std::unordered_map<Key, std::vector<Record*>, graphcache::torch_detail::HashOfKey>;
 
   // A record that a graph keeps. Called with the interpreter's lock; released without it, perhaps after the cache's
   // object is gone (~TorchCache).
-  std::shared_ptr<void> record_of(const Key& key, py::object kept, py::object result) {
-    auto* const record = new Record{std::move(kept), std::move(result)};
+  std::shared_ptr<void> record_of(const Key& key, py::object kept, const py::object& result, const Passed& passed,
+                                  const Buffers& buffers) {
+    auto* const record = new Record{std::move(kept), {}, false, buffers};
+    // The graph must not keep an object that may be large, and a later run has another one.
+    const std::vector<PyObject*> given = objects_of(passed);
+    record->result = changed(result.ptr(), [&](PyObject* leaf) -> py::object {
+      const auto found = std::find(given.begin(), given.end(), leaf);
+      if (found == given.end()) return py::reinterpret_borrow<py::object>(leaf);
+      record->has_arguments = true;
+      return py::capsule(reinterpret_cast<void*>(found - given.begin() + 1), kArgument);
+    });
     (*records_)[key].push_back(record);
     return {record, [key, records = records_](Record* gone) {
               if (!has_interpreter()) return;
@@ -449,10 +645,29 @@ class PyCache {
               delete gone;  // last, because that may run Python code
             }};
   }
-  py::object result_of(const Key& key) const {
+  py::object result_of(const Key& key, const Passed& passed) const {
     const auto found = records_->find(key);
     if (found == records_->end()) throw std::runtime_error("graphcache: another thread erased the key during its run");
-    return found->second.back()->result;
+    const Record& record = *found->second.back();
+    if (!record.has_arguments) return record.result;
+    const std::vector<PyObject*> given = objects_of(passed);
+    const py::object result = record.result;
+    return changed(result.ptr(), [&](PyObject* leaf) -> py::object {
+      if (PyCapsule_IsValid(leaf, kArgument) == 0) return py::reinterpret_borrow<py::object>(leaf);
+      const auto number = reinterpret_cast<std::uintptr_t>(PyCapsule_GetPointer(leaf, kArgument));
+      return py::reinterpret_borrow<py::object>(given[number - 1]);
+    });
+  }
+  static constexpr const char* kArgument = "graphcache_torch.argument";
+  // The objects with contents among the arguments.
+  static std::vector<PyObject*> objects_of(const Passed& passed) {
+    std::vector<PyObject*> objects;
+    for (PyObject* const one : passed) {
+      for_each_leaf(one, [&](PyObject* leaf) {
+        if (holder_of(leaf) == Holder::kObject) objects.push_back(leaf);
+      });
+    }
+    return objects;
   }
 
   bool is_of_this_process() const { return torch_->is_of_this_process(); }
@@ -467,64 +682,132 @@ class PyCache {
     PyCache* cache;
     const Whole& whole;
     const py::object& fn;
-    const py::args& arguments;
+    const Passed& passed;
     py::object* returned;
     What* may_move;  // lowered to what fn lets move
 
-    void operator()() const { call_with(nullptr); }
-    void operator()(const graphcache::ListedValues& values) const { call_with(&values); }
+    absl::Status operator()() const { return call_with(nullptr); }
+    absl::Status operator()(const graphcache::ListedValues& values) const { return call_with(&values); }
 
    private:
     // Calls fn as it would be called with these values, if there are any.
-    void call_with(const graphcache::ListedValues* values) const {
+    absl::Status call_with(const graphcache::ListedValues* values) const {
       const WithGil gil;
       try {
-        call(values);
+        return call(values);
       } catch (const py::error_already_set& error) {
         if (error.matches(PyExc_Exception)) throw;
         throw OrderToStop(error);
       }
     }
-    void call(const graphcache::ListedValues* values) const {
+    absl::Status call(const graphcache::ListedValues* values) const {
       const bool is_captured = cache->torch_->captures_call();  // else directly, or as a part of another run's capture
-      py::list kept;                                            // fn may change its closure
-      if (is_captured) {
-        kept.append(fn);
-        keep_arguments(arguments, kept);
-        for_each_closed_over(fn.ptr(), [&](PyObject* one) { kept.append(py::reinterpret_borrow<py::object>(one)); });
+      if (is_captured && whole.movement->why_direct != nullptr) {
+        return absl::FailedPreconditionError(whole.movement->why_direct);
       }
-      std::size_t number = 0;
+      py::list kept;  // fn may change its closure
+      const auto keep = [&](PyObject* one) { kept.append(py::reinterpret_borrow<py::object>(one)); };
+      if (is_captured) {
+        keep(fn.ptr());
+        for_each_closed_over(fn.ptr(), keep);
+        for (PyObject* const one : passed) for_each_identity(one, keep);
+      }
       const bool is_again = values != nullptr && cache->torch_->captures_call_again();
-      const std::size_t uses = is_again ? 0 : uses_of(arguments);
-      *returned = call_python(fn, is_again ? py::args(with_values(arguments, *values, &number)) : arguments);
-      // A tensor that fn keeps elsewhere would be that of this call for ever.
-      if (!is_again && whole.tensors_move && uses_of(arguments) > uses) lower(may_move, What::kNumbers);
+      std::vector<py::object> others;
+      std::vector<PyObject*> pointers;
+      Passed now = passed;
+      if (is_again || (is_captured && whole.buffers != nullptr)) {
+        std::size_t number = 0, copied = 0;
+        for (PyObject* const one : passed) {
+          others.push_back(changed(one, [&](PyObject* leaf) {
+            return is_again ? with_value(leaf, *values, &number, &copied) : with_buffer(leaf, &copied);
+          }));
+          pointers.push_back(others.back().ptr());
+        }
+        now.values = pointers.data();
+      }
+      if (is_again) {
+        *returned = call_python(fn, now);
+      } else if (absl::Status status = call_once(now, is_captured); !status.ok()) {
+        return status;
+      }
       if (is_captured || whole.moves()) *returned = cache->as_results(*returned, whole, may_move);
-      if (is_captured) cache->torch_->keep(cache->record_of(*whole.key, std::move(kept), *returned));
+      if (is_captured)
+        cache->torch_->keep(cache->record_of(*whole.key, std::move(kept), *returned, passed, whole.buffers));
+      return absl::OkStatus();
     }
-    // The number of references to the memory of the tensors among these.
-    static std::size_t uses_of(const py::handle& of) {
+    // The call whose work counts. A replay repeats nothing else that it does.
+    absl::Status call_once(const Passed& now, bool is_captured) const {
+      const std::optional<Key> before = contents_of(now);
+      const std::size_t uses = whole.tensors_move ? uses_of(now) : 0;
+      const std::uint64_t writes = writes_of(now);
+      *returned = call_python(fn, now);
+      // A tensor that fn keeps elsewhere would be that of this call for ever.
+      if (whole.tensors_move && uses_of(now) > uses) lower(may_move, What::kNumbers);
+      if (whole.movement == nullptr) return absl::OkStatus();
+      const bool are_equal = contents_of(now) == before;
+      if (are_equal && writes_of(now) == writes) return absl::OkStatus();
+      whole.movement->why_direct = are_equal ? "fn writes into an argument that is copied for a graph"
+                                             : "fn changes its arguments, which a replay would not do";
+      if (!is_captured) return absl::OkStatus();
+      if (are_equal) return absl::FailedPreconditionError(whole.movement->why_direct);
+      // A second call would change them again.
+      PyErr_SetString(PyExc_RuntimeError,
+                      "graphcache: fn changes its arguments, and has done so under capture, where nothing is computed. "
+                      "A cache with capture_after=1 notices it before");
+      throw OrderToStop(py::error_already_set());
+    }
+    // All that a call passes and holds, or nothing if that cannot be said.
+    std::optional<Key> contents_of(const Passed& now) const {
+      try {
+        Keyer keyer;
+        Arguments staying(cache->device());
+        keyer.add(PassedParts{now, &staying});
+        return std::move(keyer).finish();
+      } catch (const py::builtin_exception&) {
+        return std::nullopt;
+      }
+    }
+    // How often the tensors that are copied were written, as far as PyTorch counts it: not in inference mode.
+    std::uint64_t writes_of(const Passed& now) const {
+      std::uint64_t writes = 0;
+      if (whole.inputs.empty()) return writes;
+      for (PyObject* const one : now) {
+        for_each_leaf(one, [&](PyObject* leaf) {
+          if (!THPVariable_Check(leaf)) return;
+          const at::Tensor& tensor = THPVariable_Unpack(leaf);
+          if (!tensor.is_inference()) writes += static_cast<std::uint64_t>(tensor._version());
+        });
+      }
+      return writes;
+    }
+    // The number of references to the tensors among these, to their memory, and to what they are in.
+    static std::size_t uses_of(const Passed& now) {
       std::size_t uses = 0;
-      if (PyTuple_Check(of.ptr()) || PyList_Check(of.ptr())) {
-        for (const py::handle one : of) uses += uses_of(one);
-      } else if (THPVariable_Check(of.ptr())) {
-        uses = THPVariable_Unpack(of.ptr()).storage().use_count();
+      for (PyObject* const one : now) uses += uses_of(one);
+      return uses;
+    }
+    static std::size_t uses_of(PyObject* of, int depth = 0) {
+      std::size_t uses = 0;
+      const Holder holder = holder_of(of);
+      if (THPVariable_Check(of)) {
+        const at::Tensor& tensor = THPVariable_Unpack(of);
+        uses = static_cast<std::size_t>(Py_REFCNT(of)) + tensor.use_count() + tensor.storage().use_count();
+      } else if (holder != Holder::kNone && holder != Holder::kObject && depth < kMaxDepth) {
+        uses = static_cast<std::size_t>(Py_REFCNT(of));
+        for_each_part(of, holder, [&](PyObject*, PyObject* part) { uses += uses_of(part, depth + 1); });
       }
       return uses;
     }
-    // The arguments with these values, the first of which is number `number`: other objects for the tensors, without
-    // their memory. As in Arguments.
-    py::object with_values(const py::handle& of, const graphcache::ListedValues& values, std::size_t* number) const {
+    // The leaf with its value, the first of which is number `number`: another object for a tensor, without its memory.
+    // As in Arguments.
+    py::object with_value(PyObject* leaf, const graphcache::ListedValues& values, std::size_t* number,
+                          std::size_t* copied) const {
       const bool is_full = *number == whole.list->size();
-      if (PyTuple_Check(of.ptr()) || PyList_Check(of.ptr())) {
-        py::list all;
-        for (const py::handle one : of) all.append(with_values(one, values, number));
-        return PyTuple_Check(of.ptr()) ? py::object(py::tuple(all)) : py::object(all);
-      }
-      if (PyFloat_Check(of.ptr()) && !is_full) return py::float_(values.number((*number)++));
-      if (!THPVariable_Check(of.ptr()) || !whole.tensors_move || is_full) return py::reinterpret_borrow<py::object>(of);
-      const at::Tensor& tensor = THPVariable_Unpack(of.ptr());
-      if (!Arguments::may_move(tensor, cache->device())) return py::reinterpret_borrow<py::object>(of);
+      if (PyFloat_Check(leaf) && !is_full) return py::float_(values.number((*number)++));
+      if (!THPVariable_Check(leaf) || !whole.tensors_move || is_full) return with_buffer(leaf, copied);
+      const at::Tensor& tensor = THPVariable_Unpack(leaf);
+      if (!Arguments::may_move(tensor, cache->device())) return py::reinterpret_borrow<py::object>(leaf);
       const auto offset = static_cast<std::size_t>(tensor.storage_offset()) * tensor.element_size();
       auto* const begin = static_cast<char*>(values.pointer((*number)++)) - offset;
       const c10::Storage storage(c10::Storage::use_byte_size_t(), tensor.storage().nbytes(),
@@ -535,16 +818,11 @@ class PyCache {
       other._set_neg(tensor.is_neg());
       return py::cast(other);
     }
-    // Keeps what belongs to the key.
-    void keep_arguments(const py::handle& of, py::list& kept) const {
-      if (!whole.tensors_move) {
-        kept.append(of);
-      } else if (PyTuple_Check(of.ptr()) || PyList_Check(of.ptr())) {
-        for (const py::handle one : of) keep_arguments(one, kept);
-      } else if (THPVariable_Check(of.ptr())) {
-        const bool moves = Arguments::may_move(THPVariable_Unpack(of.ptr()), cache->device());
-        if (!moves || whole.list->size() == graphcache::ValueList::kMost) kept.append(of);
-      }
+    // The leaf, or its buffer if it is copied.
+    py::object with_buffer(PyObject* leaf, std::size_t* copied) const {
+      const bool is_copied = whole.buffers != nullptr && THPVariable_Check(leaf) &&
+                             Arguments::may_be_copied(THPVariable_Unpack(leaf), cache->device());
+      return is_copied ? py::cast((*whole.buffers)[(*copied)++]) : py::reinterpret_borrow<py::object>(leaf);
     }
   };
 
@@ -557,12 +835,12 @@ class PyCache {
 
     std::shared_ptr<at::cuda::CUDAGraph> operator()() const {
       const WithGil gil;
-      const py::object made = call_python(make, py::args());
+      const py::object made = call_python(make, Passed());
       const bool is_pair = py::isinstance<py::tuple>(made) && py::len(made) == 2;
       const py::object graph = is_pair ? py::object(made[py::int_(0)]) : made;
       auto& captured = graph.cast<at::cuda::CUDAGraph&>();
       *returned = is_pair ? py::object(made[py::int_(1)]) : py::none();
-      return {cache->record_of(key, py::make_tuple(graph, make), *returned), &captured};
+      return {cache->record_of(key, py::make_tuple(graph, make), *returned, Passed(), nullptr), &captured};
     }
   };
 
@@ -579,35 +857,78 @@ class PyCache {
         return offset < one.bytes;
       });
     };
-    const auto copy = py::cpp_function([&](const at::Tensor& tensor) {
+    const auto copy = [&](const at::Tensor& tensor) {
       if (!tensor.is_cuda() || !tensor.has_storage()) return tensor;
       const bool is_new = torch_->is_of_capture(tensor);
       const at::Tensor result = is_new && torch_->begin_results() ? tensor.clone() : tensor;
-      if (whole.tensors_move && (tensor.requires_grad() || is_given(result.storage().data())))
+      if (whole.tensors_move && (tensor.requires_grad() || is_given(result.storage().data()))) {
         lower(may_move, What::kNumbers);
-      return result;
-    });
-    if (!returned.is_none()) {
-      const py::module_ trees = py::module_::import("torch.utils._pytree");
-      returned = trees.attr("tree_map_only")(py::module_::import("torch").attr("Tensor"), copy, returned);
-      // A float may be one that it was given.
-      for (const py::handle leaf : whole.moves() ? py::list(trees.attr("tree_leaves")(returned)) : py::list()) {
-        if (PyFloat_Check(leaf.ptr())) lower(may_move, What::kNothing);
       }
-    }
-    return returned;
+      return result;
+    };
+    const auto copy_in_tree = py::cpp_function(copy);
+    return changed(returned.ptr(), [&](PyObject* leaf) -> py::object {
+      // It may be one that it was given.
+      if (PyFloat_Check(leaf) && whole.moves() && whole.movement->has_numbers) lower(may_move, What::kNothing);
+      if (THPVariable_Check(leaf)) return py::cast(copy(THPVariable_Unpack(leaf)));
+      if (is_constant(leaf) || PyFloat_Check(leaf)) return py::reinterpret_borrow<py::object>(leaf);
+      // What else PyTorch takes for a container.
+      return py::module_::import("torch.utils._pytree")
+          .attr("tree_map_only")(py::module_::import("torch").attr("Tensor"), copy_in_tree, py::handle(leaf));
+    });
   }
 
   std::shared_ptr<Records> records_ = std::make_shared<Records>();
   std::unordered_map<Key, std::shared_ptr<Movement>, graphcache::torch_detail::HashOfKey> movements_;  // by all that
                                                                                                        // does not move
   std::unordered_map<Key, std::vector<Known>, graphcache::torch_detail::HashOfKey> known_;
+  std::unordered_map<Key, int, graphcache::torch_detail::HashOfKey> fns_;  // how many there are of one code
+  std::vector<std::shared_ptr<PyListener>> listeners_;
+  const bool copies_inputs_;
   std::unique_ptr<graphcache::TorchCache> torch_;
 };
 
 // Whether the object has its PyCache yet.
 bool is_constructed(PyObject* self) {
   return reinterpret_cast<py::detail::instance*>(self)->get_value_and_holder().holder_constructed();
+}
+
+py::object run_verb(PyCache& cache, const py::handle& key, const Applied& call) { return cache.run(key, call); }
+py::object warm_verb(PyCache& cache, const py::handle& key, const Applied& call) {
+  cache.warm(key, call);
+  return py::none();
+}
+template <auto Verb>
+py::object verb_of_cache(PyCache& cache, const py::handle& key, const Applied& call) {
+  return py::cast(cache.with_key(key, call, [](auto& of, const Key& whole) { return (of.*Verb)(whole); }));
+}
+py::object explain_verb(PyCache& cache, const py::handle& key, const Applied& call) {
+  return py::cast(cache.with_key(key, call, [](auto& of, const Key& whole) { return graphcache::explain(of, whole); }));
+}
+
+PyCache& cache_of(PyObject* self) {
+  if (!is_constructed(self)) throw py::type_error("graphcache: Cache.__init__ was not called");
+  return *reinterpret_cast<PyCache*>(reinterpret_cast<py::detail::instance*>(self)->get_value_and_holder().value_ptr());
+}
+
+// A method that takes a key, fn, and the arguments of fn. pybind11 would make a tuple and a dictionary of these.
+template <auto Do>
+PyObject* verb(PyObject* self, PyObject* const* values, Py_ssize_t count, PyObject* names) {
+  HANDLE_TH_ERRORS
+  try {
+    constexpr bool needs_fn = Do == &run_verb || Do == &warm_verb;
+    if (count < 1 || (needs_fn && count < 2)) {
+      throw py::type_error(needs_fn ? "graphcache: the first two arguments are a key and fn, by position"
+                                    : "graphcache: the first argument is a key, by position");
+    }
+    const Py_ssize_t own = std::min<Py_ssize_t>(count, 2);
+    const Applied call(own == 2 ? values[1] : Py_None, Passed{values + own, count - own, names});
+    return Do(cache_of(self), values[0], call).release().ptr();
+  } catch (const py::builtin_exception& error) {
+    error.set_error();
+    return nullptr;
+  }
+  END_HANDLE_TH_ERRORS
 }
 
 // Collects the cycle of a model that keeps a cache which keeps methods of the model.
@@ -625,15 +946,49 @@ void collect_cycles(PyHeapTypeObject* heap_type) {
   };
 }
 
+using Verb = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
+PyMethodDef method(const char* name, Verb verb, const char* text) {
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(verb)), METH_FASTCALL | METH_KEYWORDS, text};
+}
+PyMethodDef methods[] = {
+    method("run", verb<&run_verb>,
+           "run($self, key, fn, /, *args, **kwargs)\n--\n\n"
+           "Runs fn(*args, **kwargs): by replay if the key has a graph, else directly or by capturing it. Returns what "
+           "fn returned. What fn raises is raised."),
+    method("warm", verb<&warm_verb>,
+           "warm($self, key, fn, /, *args, **kwargs)\n--\n\n"
+           "Captures and instantiates, and waits for the upload. Where capture_after is not 0, a key without a graph "
+           "runs directly before."),
+    method("contains", verb<&verb_of_cache<&graphcache::Cache::contains>>,
+           "contains($self, key, fn=None, /, *args, **kwargs)\n--\n\n"
+           "Whether a run with these arguments would replay."),
+    method("erase", verb<&verb_of_cache<&graphcache::Cache::erase>>,
+           "erase($self, key, fn=None, /, *args, **kwargs)\n--\n\n"
+           "Forgets the graph of a run with these arguments; False if there is none."),
+    method("pin", verb<&verb_of_cache<&graphcache::Cache::pin>>,
+           "pin($self, key, fn=None, /, *args, **kwargs)\n--\n\nKeeps the graph from being evicted."),
+    method("unpin", verb<&verb_of_cache<&graphcache::Cache::unpin>>,
+           "unpin($self, key, fn=None, /, *args, **kwargs)\n--\n\nLets the graph be evicted again."),
+    method("explain", verb<&explain_verb>,
+           "explain($self, key, fn=None, /, *args, **kwargs)\n--\n\n"
+           "Why runs with these arguments do what they do, in sentences."),
+};
+
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "CUDA graphs for PyTorch, cached by launch configuration.";
   m.attr("__version__") = graphcache::kVersion;
-  module_type = py::object(py::module_::import("torch.nn").attr("Module")).release().ptr();
-  training = PyUnicode_InternFromString("training");
+  const auto take = [](const char* module, const char* name) {
+    return py::object(py::module_::import(module).attr(name)).release().ptr();
+  };
+  module_type = take("torch.nn", "Module");
+  partial_type = take("functools", "partial");
+  namespace_type = take("types", "SimpleNamespace");
+  copy_of = take("copy", "copy");
+  WithoutDynamo::setter = take("torch._C._dynamo.eval_frame", "set_eval_frame");
 
-  py::class_<PyCache>(m, "Cache", py::custom_type_setup(collect_cycles), R"(A cache of CUDA graphs of one device.
+  py::class_<PyCache> cache(m, "Cache", py::custom_type_setup(collect_cycles), R"(A cache of CUDA graphs of one device.
 
     cache = graphcache_torch.Cache()
     out = cache.run(("decode", batch), step, tokens, positions)
@@ -647,30 +1002,19 @@ modules also by their training flag; attributes and globals that fn reads do not
 not repeated.
 
 Runs are on the current stream. By default the keys share the memory of their temporaries, so all runs of a cache are on
-one stream. pools="one_per_key" gives each key its own. Each run of a key writes its results anew.)")
+one stream. pools="one_per_key" gives each key its own. Each run of a key writes its results anew.)");
+  cache
       .def(py::init<int, const std::optional<std::size_t>&, int, int, const std::string&, const std::string&,
-                    const std::optional<int>&>(),
+                    const std::optional<int>&, bool, bool, const std::string&, bool, const py::iterable&>(),
            py::kw_only(), py::arg("max_executables") = 64, py::arg("max_device_bytes") = py::none(),
            py::arg("max_templates") = 512, py::arg("capture_after") = 1, py::arg("share") = "when_full",
-           py::arg("pools") = "shared", py::arg("device") = py::none())
-      .def("run", &PyCache::run, py::arg("key"), py::arg("fn"),
-           "Runs fn(*arguments): by replay if the key has a graph, else directly or by capturing it. Returns what "
-           "fn returned. What fn raises is raised.")
+           py::arg("pools") = "shared", py::arg("device") = py::none(), py::arg("copy_inputs") = false,
+           py::arg("inline_in_foreign_capture") = false, py::arg("on_capture_failure") = "run_directly",
+           py::arg("diagnose") = false, py::arg("listeners") = py::tuple())
       .def("run_graph", &PyCache::run_graph, py::arg("key"), py::arg("make"),
            "Replays a graph that PyTorch has captured. make() is called where the cache has no graph for the key, and "
            "returns a torch.cuda.CUDAGraph(keep_graph=True), or a tuple of it and what the runs of the key return. The "
            "cache keeps both.")
-      .def("warm", &PyCache::warm, py::arg("key"), py::arg("fn"),
-           "Captures and instantiates, and waits for the upload. Where capture_after is not 0, a key without a graph "
-           "runs directly before.")
-      .def("contains", &PyCache::contains, py::arg("key"), py::arg("fn") = py::none(),
-           "Whether a run with these arguments would replay.")
-      .def("erase", &PyCache::erase, py::arg("key"), py::arg("fn") = py::none(),
-           "Forgets the graph of a run with these arguments; False if there is none.")
-      .def("pin", &PyCache::pin, py::arg("key"), py::arg("fn") = py::none(), "Keeps the graph from being evicted.")
-      .def("unpin", &PyCache::unpin, py::arg("key"), py::arg("fn") = py::none())
-      .def("explain", &PyCache::explain, py::arg("key"), py::arg("fn") = py::none(),
-           "Why runs with these arguments do what they do, in sentences.")
       .def("clear", &PyCache::clear, "Forgets every key. Waits for the device.")
       .def("__enter__", [](const py::object& self) { return self; })
       .def("__exit__", [](PyCache& self, const py::args&) { self.exit(); })
@@ -685,4 +1029,8 @@ one stream. pools="one_per_key" gives each key its own. Each run of a key writes
       .def("stats", &PyCache::stats, "Counters, as a dictionary: runs by outcome, captures, evictions, ...")
       .def("report", &PyCache::report, "The counters as text.")
       .def("advise", &PyCache::advise, "What could be better: tuples of kind, label, what was seen, and the cure.");
+  for (PyMethodDef& each : methods) {
+    auto* const type = reinterpret_cast<PyTypeObject*>(cache.ptr());
+    cache.attr(each.ml_name) = py::reinterpret_steal<py::object>(PyDescr_NewMethod(type, &each));
+  }
 }

@@ -221,8 +221,10 @@ class MovingTest(unittest.TestCase):
     def test_backward_outside_of_fn(self):
         layer = torch.nn.Linear(64, 64, device="cuda")
         cache = graphcache_torch.Cache(capture_after=0)
+        kept = []  # a replay for the address of an earlier one would return its graph of gradients
         for i in range(8):
             x = rand(16, 64)
+            kept.append(x)
             gradients = []
             for run in (lambda: layer(x).sum(), lambda: cache.run("layer", lambda x: layer(x).sum(), x)):
                 layer.zero_grad(set_to_none=True)

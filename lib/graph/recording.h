@@ -22,7 +22,7 @@ class Recording;
 }
 // The recording whose capture this thread is inside of, or null. A nested run checks it before it launches, because a
 // graph launch into a capturing stream fails and breaks the capture (docs/semantics.md). The visibility ensures that a
-// program has one such variable, whatever flags its parts are compiled with.
+// program has one such variable, whatever flags its parts are compiled with. The Python module has its own.
 [[gnu::visibility("default")]] ABSL_CONST_INIT inline thread_local detail::Recording* active_recording = nullptr;
 
 namespace detail {

@@ -138,8 +138,8 @@ download_torch() {
   local target=$root/build/torch_packages
   [[ ! -d $target ]] || return 0
   rm -rf "$target.part"
-  python3 -m pip install --disable-pip-version-check --target "$target.part" 'torch==2.11.*' numpy setuptools ninja \
-    >"$logs/torch-download.log" 2>&1 </dev/null || return
+  python3 -m pip install --disable-pip-version-check --target "$target.part" 'torch==2.11.*' numpy 'setuptools<82' \
+    ninja 'cuda-toolkit[crt,cccl]==13.0.*' >"$logs/torch-download.log" 2>&1 </dev/null || return
   mv "$target.part" "$target"
 }
 

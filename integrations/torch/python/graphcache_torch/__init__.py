@@ -1,9 +1,61 @@
 """CUDA graphs for PyTorch, cached by launch configuration."""
 
-import torch  # noqa: F401: it loads the libraries that _C needs
+import functools
+import types
+
+import torch
 
 from ._C import Cache, __version__
 
 Cache.__module__ = __name__
 
-__all__ = ["Cache", "__version__"]
+
+class _Graphed:
+    """What `graphed` makes of a function."""
+
+    _torchdynamo_disable = True  # TorchDynamo calls it, and does not look into it.
+
+    def __init__(self, fn, cache, options):
+        functools.update_wrapper(self, fn, updated=())
+        self._key = getattr(fn, "__qualname__", type(fn).__name__)
+        self._options = options
+        if cache is not None:
+            self.cache = cache
+
+    @functools.cached_property
+    def cache(self):
+        return Cache(**self._options)
+
+    def __call__(self, *args, **kwargs):
+        return self.cache.run(self._key, self.__wrapped__, *args, **kwargs)
+
+    def __getstate__(self):  # A copy of a module has a cache of its own.
+        return {name: value for name, value in self.__dict__.items() if name != "cache"}
+
+    def __get__(self, instance, owner=None):
+        return self if instance is None else types.MethodType(self, instance)
+
+
+def graphed(fn=None, /, *, cache=None, **options):
+    """A callable that does what fn does, by runs of a cache. For use as a decorator as well, with or without options.
+
+        @graphcache_torch.graphed
+        def step(x, *, scale): ...
+
+    step(x, scale=2.0) is cache.run("step", fn, x, scale=2.0). `step.cache` is the cache: the one that is given, or one
+    with these options, which is made at the first call. Of a torch.nn.Module, the method `forward` is replaced, and the
+    module is returned: `module.forward.cache` is the cache, and `del module.forward` undoes it.
+    """
+    if fn is None:
+        return functools.partial(graphed, cache=cache, **options)
+    if not callable(fn):
+        raise TypeError(f"graphcache: fn is a {type(fn).__name__}: it must be callable")
+    if cache is not None and options:
+        raise TypeError("graphcache: either a cache, or options for one")
+    if isinstance(fn, torch.nn.Module):
+        fn.forward = _Graphed(fn.forward, cache, options)
+        return fn
+    return _Graphed(fn, cache, options)
+
+
+__all__ = ["Cache", "__version__", "graphed"]
