@@ -11,7 +11,7 @@
 namespace demo {
 namespace {
 
-// As in the cache's estimate (docs/performance.md, "Device memory of an executable").
+// As in the cache's estimate (lib/graph/template.h).
 constexpr std::uint64_t kBytesPerExecutable = 114000;
 constexpr std::uint64_t kBytesPerNode = 2600;
 

@@ -1,13 +1,12 @@
-// Cache: runs work as CUDA graphs, which it keeps by key.
+// Cache: runs work as CUDA graphs, which it keeps by key. docs/guide.md explains what is promised here.
 //
 //   graphcache::Cache cache({.max_executables = 64});
 //   absl::StatusOr<graphcache::Outcome> outcome = cache.run(
-//       graphcache::key("train_step", batch, grid, block),   // discrete: which graph
-//       stream,
-//       graphcache::params(learning_rate, data),             // continuous: which values
-//       [&](graphcache::Recorder& rec, graphcache::Slot<float> lr, graphcache::Slot<const float*> data) {
-//         forward<<<grid, block, 0, rec.stream()>>>(weights, hidden);
-//         rec.launch(sgd, {grid, block}, weights, gradient, data, lr);
+//       graphcache::key("train_step", batch, grid, block), stream,  // which graph
+//       graphcache::values(learning_rate, data),                    // with which values
+//       [&](cudaStream_t s, float lr, const float* batch_data) {
+//         forward<<<grid, block, 0, s>>>(weights, batch_data, hidden);
+//         sgd<<<grid, block, 0, s>>>(weights, gradient, lr);
 //       });
 #pragma once
 
@@ -23,6 +22,7 @@
 #include <vector>
 
 #include "graphcache/detail/call.h"
+#include "graphcache/detail/no_key.h"
 #include "graphcache/graph.h"
 #include "graphcache/graph_info.h"
 #include "graphcache/key.h"
@@ -39,54 +39,44 @@ namespace graphcache {
 class Core;  // Not for users.
 
 // The first run of a key captures the work that `fn` enqueues, and launches it as a graph. Every later run replays the
-// graph: one runtime call if no value has changed, and at most one more for each node whose values have. All members
-// are thread-safe. "Rules" after the class says what callers must observe.
+// graph: one runtime call, and at most one more for each node whose values have changed. All members are thread-safe.
+//
+// REQUIRES, for right results:
+//   - Everything that decides which work `fn` enqueues is in the key. What else changes is a value or a slot.
+//   - `fn` only enqueues, on the stream that it is given, and may be called twice in one run.
+//   - Memory and code that the work uses stay valid until the entry is gone and its last launch is over.
+//   - The CUDA context of the first run is current, until clear() ends it (docs/guide/threads.md, "Contexts").
+//
+// The place. An entry belongs to a key and to a place in the program, which is the type of `fn` in its executable or
+// shared object: each lambda expression has its own. The target of a function pointer, of a std::function and of a
+// virtual call counts as well. Types that hide what they call are refused (docs/guide/sizes.md, "One key, two places").
 class Cache {
  public:
-  // Makes no CUDA call: the first run or warm() finds the device, so a process can make caches and then fork. Invalid
-  // options (a negative max_executables) make status() and each run return an error. Throws std::bad_alloc.
+  // Makes no CUDA call. Invalid options make status() and each run return an error. Throws std::bad_alloc.
   explicit Cache(const Options& options = {});
-  // Destroys every executable. REQUIRES: no run is under way. Waits for the work of the device, as cudaFree does,
-  // because executables in flight cannot be destroyed. Inside a capture it does not wait: other caches of the device
-  // destroy them later.
+  // Destroys every executable, and waits for the work of the device. Inside a capture it does not wait: other caches of
+  // the device destroy them later. REQUIRES: no run is under way.
   ~Cache();
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
 
-  // Runs the work of `fn` once on `stream`, behind the work that is already enqueued there. If the key is known, its
-  // graph is replayed; otherwise `fn` is captured. Where a capture is impossible or breaks, `fn` is called directly,
-  // and stats() counts the reason. The default stream is Options::stream.
+  // Runs the work of `fn` once on `stream`, behind what is already enqueued there. A null stream is the default stream
+  // of the calling code (StreamArg). Where none is given, the stream is Options::stream.
   //
-  // `fn` takes a cudaStream_t, or a Recorder& and one Slot<T> for each value of `params`. With `values` it takes a
-  // cudaStream_t or a Recorder&, and the values (values.h). It returns nothing, a
-  // cudaError_t or an absl::Status. It must only enqueue, because a hit does not call it, and a run calls it twice if
-  // it fails under capture: under capture, and directly. An `fn` that takes nothing returns a Graph, or an
-  // absl::StatusOr<Graph>, that was made in another way (graph.h).
+  // `fn` takes a cudaStream_t or a Recorder&, and then the values. With params it takes a Recorder& and one Slot<T> for
+  // each. It returns nothing, a cudaError_t or an absl::Status. Or it takes nothing and returns a Graph (graph.h).
+  // If `fn` cannot be captured or fails under capture, it is called directly, and that call's result or exception
+  // counts. Not repeated are misuse of the recorder, an order to stop (stop.h), and runs with
+  // OnCaptureFailure::kReturnError. Inside the `fn` of another run, the work becomes part of that run (kInlined).
+  // REQUIRES: nobody but a run of a cache captures `stream` (or Options::inline_in_foreign_capture is set). A hit does
+  // not check that: its launch fails and invalidates the capture. `fn` does not wait for a thread that runs the same
+  // key, because runs of one entry exclude each other.
   //
-  // REQUIRES: `stream` is not capturing (but see "Nested runs" and Options::inline_in_foreign_capture). Violations are
-  // detected before any work is enqueued, except on a hit: there the launch fails and invalidates the caller's capture.
-  //
-  // Errors:
-  //   - ResourceExhausted: host memory ran out.
-  //   - InvalidArgument: invalid options, a stream of another device, a slot of another run, or an `fn` that is empty
-  //     or hides what it calls ("The place" below).
-  //   - FailedPrecondition: the stream is capturing already.
-  //   - The status that the last call of `fn` returned, or a CUDA error that it left behind.
-  //   - A CUDA error of the library's own calls, if the work could not be run in another way.
-  // After an error, the library has launched none of the run's work. Work that `fn` enqueued directly before it failed
-  // may have been launched.
-  //
-  // Nested runs: if run() is called inside the `fn` of another run, on a stream of its capture, the work becomes part
-  // of that run (kInlined). If the inner run has params, the outer run is not captured, because its graph could not
-  // update these values. On such a stream, a run by another thread that `fn` has started fails, and the graph lacks it.
-  //
-  // A null stream is the default stream of the calling code (StreamArg). The legacy default stream cannot be captured.
-  // A run on it captures `fn` on a stream of the cache's own, which it passes to `fn`, and launches the graph on the
-  // legacy stream. There the graph and all blocking streams wait for each other as usual. The cache's own stream is a
-  // non-blocking one, so other threads may use the legacy stream during the capture. So a launch without a stream in
-  // `fn` is not captured: it runs once, and hits do not repeat it. Verify mode (Options::verify_every) reports such a
-  // launch, and captures on a blocking stream to find it. If `fn` enqueues nothing on the stream that it is given, each
-  // run calls it directly (kNothingCaptured).
+  // Errors: InvalidArgument (options, a stream of another device, a slot of another run, a hidden `fn`),
+  // FailedPrecondition (a capturing stream, a context that is gone), ResourceExhausted (host memory), the status or
+  // CUDA error of `fn`, or a CUDA error of the library's own calls. The library itself throws nothing, and has launched
+  // none of the work. What `fn` enqueued directly before it failed may have been launched. The stream, current device,
+  // capture mode and last CUDA error stay as they were; but a failed CUDA call may replace or clear an older error.
   template <class Fn, std::enable_if_t<!std::is_convertible_v<Fn&&, cudaStream_t>, int> = 0>
   absl::StatusOr<Outcome> run(const Key& key, Fn&& fn) {
     return run(key, default_stream(), Params<>(), std::forward<Fn>(fn));
@@ -111,24 +101,25 @@ class Cache {
   absl::StatusOr<Outcome> run(const Key& key, StreamArg stream, const Values<Ts...>& values, Fn&& fn) {
     return run_with(key, stream, values, fn);
   }
+  // Calls of run(), prepare() and warm() without a key do not compile, with advice.
+  template <class T, class... Rest, detail::IfNoKey<T> = 0>
+  absl::StatusOr<Outcome> run(T&&, Rest&&... rest) {
+    return run(detail::NoKey<T>::key(), std::forward<Rest>(rest)...);
+  }
 
-  // Returns a step, which runs this key and `fn` in a hot loop as run() does (step.h). The step copies `fn`, or moves
-  // it if it is an rvalue. This makes no CUDA call.
+  // Returns a step, which runs this key and a copy of `fn` in a hot loop as run() does (step.h). Makes no CUDA call.
   template <class Fn>
   Step<std::decay_t<Fn>> prepare(Key key, Fn&& fn) {
     return Step<std::decay_t<Fn>>(hits(), default_stream(), std::move(key), std::forward<Fn>(fn));
   }
+  template <class T, class Fn, detail::IfNoKey<T> = 0>
+  Step<std::decay_t<Fn>> prepare(T&&, Fn&& fn) {
+    return prepare(detail::NoKey<T>::key(), std::forward<Fn>(fn));
+  }
 
-  // Makes a key ready without running it. Captures `fn` if the key is not known, and instantiates and uploads its graph
-  // if there is room for another executable. If there is none, but keys like it share one by a parameter table, its set
-  // is written there, on the given stream. Nothing is evicted for it, so any number of keys can be recorded before the
-  // first run. The params or values may differ from those of later runs. Calls with other values find where these
-  // stand, as runs do.
-  //
-  // It waits for the upload, which runs on a stream of the cache's own. So do not call it while the device waits for
-  // something that this thread does next. No outcome is counted, and Options::capture_after does not apply. If
-  // Options::max_executables is 0, nothing is done. Errors: those of run(), and errors that broke the capture or the
-  // instantiation.
+  // Makes a key ready without running it. Captures `fn`, and instantiates and uploads its graph if there is room, or
+  // else writes its parameter set if keys like it have a table. Evicts nothing, and waits for the upload. REQUIRES: the
+  // device does not wait for this thread. Errors: those of run(), and of the capture and the instantiation.
   template <class Fn>
   absl::Status warm(const Key& key, Fn&& fn) {
     return warm(key, default_stream(), Params<>(), std::forward<Fn>(fn));
@@ -153,57 +144,47 @@ class Cache {
   absl::Status warm(const Key& key, StreamArg stream, const Values<Ts...>& values, Fn&& fn) {
     return warm_with(key, stream, values, fn);
   }
+  template <class T, class... Rest, detail::IfNoKey<T> = 0>
+  absl::Status warm(T&&, Rest&&... rest) {
+    return warm(detail::NoKey<T>::key(), std::forward<Rest>(rest)...);
+  }
 
   // Protects the key's executable or template from eviction by other keys, until unpin(). Returns false if the key is
-  // not known. Pins do not nest. A pinned key does not borrow executables of siblings. Pinned executables count against
-  // the limits: if nothing else can be evicted, other keys run directly.
+  // not known. Pins do not nest, and count against the limits. A pinned key does not borrow executables.
   bool pin(const Key& key);
   bool unpin(const Key& key);
 
   // Whether the key has been recorded at some place of the program, so that a run there would not call `fn`.
   bool contains(const Key& key) const;
-  // Forgets the key at every place of the program, pinned or not. Returns false if there was none. A run of the key
-  // that is under way ends normally, and so do launches in flight. The executable is destroyed once these are over: by
-  // this call, which waits up to 1 ms for them, or by a later erase(), clear(), or run that is not a hit. The same
-  // holds for what the key keeps (Recorder::keep, Graph::owner).
-  //
-  // Synchronize before erase() if the capture of `fn` retains user objects, as some libraries do. They may be released
-  // at once in two cases: a forgotten key, such as this one, lost its executable after its last launch; or this key
-  // shares an executable that has a table.
+  // Forgets the key at every place, pinned or not. Returns false if there was none. Runs and launches in flight end
+  // normally. The executable and what the graph keeps are released once these are over: by this call, which waits up to
+  // 1 ms, or by a later erase(), clear(), or run that is not a hit. REQUIRES: where the capture retains user objects by
+  // itself, as some libraries do, the last launch is over.
   bool erase(const Key& key);
-  // The same for every key for which `predicate` is true, such as those of a model that is replaced. Returns their
-  // number. The predicate may be called several times for a key. It is called without a lock and before anything is
-  // forgotten, so its exceptions pass through and change nothing. A key that is new meanwhile may be missed. Throws
-  // std::bad_alloc.
+  // The same for every key for which `predicate` is true. Returns their number. The predicate is called without a lock,
+  // perhaps several times for a key, before anything is forgotten. A key that is new meanwhile may be missed. Throws
+  // std::bad_alloc, and what the predicate throws.
   std::size_t erase_if(const std::function<bool(const Key&)>& predicate);
-  // Forgets every key and destroys its executables. Waits for the work of the device, as cudaFree does. The counters
-  // stay. The next run begins anew, and may be in another CUDA context: see "Contexts" below.
+  // Forgets every key, destroys its executables, and waits for the work of the device. The counters stay. The next run
+  // may be in another CUDA context.
   void clear();
 
   // The counters. The call takes the same time for many keys as for few.
   Stats stats() const;
-  // All entries, the one used last first. Empty if there is no memory for them. About 256 entries are read at a time,
-  // or fewer if their keys are long, so that runs of other threads go on in between. Entries read together are of one
-  // moment; the next ones are of a later moment. A key that is new or forgotten meanwhile may be missing, and none
-  // appears twice.
+  // All entries, the one used last first; none appears twice. A key that is new or forgotten meanwhile may be missing.
+  // Empty if there is no memory for them. Runs of other threads go on meanwhile.
   std::vector<EntryInfo> entries() const;
 
-  // The graph that the key keeps. If the key has several entries, it is that of the one used last. Runs of the key wait
-  // while the graph is read.
-  //
-  // Errors:
-  //   - NotFound: the key is not known or has no graph.
-  //   - Unavailable: runs of the key hold the graph for longer than 0.1 s, or the call was made inside its `fn`.
-  //   - ResourceExhausted: host memory ran out.
-  //   - An error of the runtime's functions that read the graph.
+  // The graph that the key keeps; of several entries, that of the one used last. Runs of the key wait meanwhile.
+  // Errors: NotFound (no such key or no graph), Unavailable (a run holds the graph for longer than 0.1 s, or this is
+  // called in its `fn`), ResourceExhausted (host memory), or an error of the runtime's functions that read the graph.
   absl::StatusOr<GraphInfo> graph(const Key& key) const;
   // The same for the entry with this EntryInfo::id.
   absl::StatusOr<GraphInfo> graph(std::uint64_t entry) const;
 
-  // Ok, or the reason why every run fails: invalid options, an unknown device once a run has looked for it, or a CUDA
-  // error that was fatal to the context. It does not ask which context is current.
+  // Ok, or the reason why every run fails: invalid options, an unknown device, or a CUDA error that was fatal.
   absl::Status status() const;
-  // The options of the cache. From the first run or warm() on, they name the actual device.
+  // The options. From the first run or warm() on, they name the actual device.
   const Options& options() const;
 
  private:
@@ -244,94 +225,8 @@ class Cache {
   std::unique_ptr<Core> core_;
 };
 
-// ---- Rules --------------------------------------------------------------------------------------------------------
-//
-// A cache must outlive its runs. Four rules keep results right; the paragraphs below explain them.
-//   - Everything that decides which work `fn` enqueues is in the key.
-//   - Values that change from run to run are values() or slots, or part of the key.
-//   - `fn` enqueues its work on the stream that it is given.
-//   - Memory that the work uses stays valid as long as the entry.
-//
-// The key. A hit does not call `fn`, so everything that decides which work `fn` enqueues must be in the key.
-// Options::verify_every finds parts of keys, slots and memory that were forgotten.
-//
-// The place. An entry belongs to a key and to a place in the program, which is the type of `fn` in its executable or
-// shared object: each lambda expression has its own. For function pointers and std::function, the function that they
-// hold counts as well, and for virtual functions the class of the object. Callables of one type that may call different
-// functions, and do not show which, are refused. When the program is compiled these are std::bind, type-erased
-// callables other than std::function, and aggregates with a pointer to a function or member function, or a
-// std::function, among their first 32 members. Other callables of std and Abseil, and function pointers of another
-// signature in a std::function, are an InvalidArgument. Pass a lambda, and name the function in the key. The same holds
-// for what is not noticed: function pointers that a lambda captures, that are private, or that are in an aggregate
-// which a std::function holds. The code of an inline function that a program and its library both contain has a place
-// in each.
-//
-// Memory. A graph contains the arguments that were captured. Memory to which they point must stay valid until the entry
-// is gone (by erase(), clear(), destruction, or Options::max_templates) and the last launch is over. Otherwise pass the
-// pointer as a slot, or put it into the key. The data of a host function must stay valid as well. A key runs directly
-// if a copy has pageable host memory at an end that is no slot (Recorder::memcpy), or if a host function has its data
-// there, unless `fn` keeps that memory (Recorder::keep). Static data counts as pinned for host functions; and if such a
-// function is in another shared object than `fn`, as those of NCCL are, only data on a stack makes the key run
-// directly.
-//
-// Three changes of memory are not noticed, because only a second call at each hit would show them:
-//   - Pinned memory that is freed or unregistered (cudaHostUnregister): the launch fails.
-//   - Code that is unloaded (dlclose, cudaLibraryUnload, cuModuleUnload). Erase the keys whose `fn` or kernels it has
-//     before it goes: erase_if() finds them. Otherwise not only these keys crash. A run of another key whose graph has
-//     the same shape reads theirs, and so do graph() and the reports. clear() and the destructor do not.
-//   - A stack limit that is raised (cudaDeviceSetLimit with cudaLimitStackSize). An executable keeps the limit that it
-//     was instantiated with, so kernels that need more stack then access illegal addresses. Raise it before the first
-//     run, or clear() behind it.
-//
-// Memory from cudaMallocAsync in `fn` is freed in `fn`. If `fn` hands it out instead, the key runs directly
-// (kHandsOutMemory).
-//
-// Eviction. A key whose executable was evicted keeps its template, the captured graph. Its next run makes an executable
-// from that, without calling `fn`. A key is captured again if its template was dropped (Options::max_templates). Keys
-// whose graphs differ only in kernels, launch shapes and values can share executables (Options::share).
-//
-// Threads. Runs of one entry exclude each other from look-up to launch, except runs that call `fn` directly. If several
-// threads run a cold key, one captures it and the others wait. Runs of different entries do not wait for each other,
-// with one exception: a run may read another entry's graph, once, to find out whether they can share. The driver
-// serialises launches of one entry on several streams. If they are to overlap, put an index of the stream into the key.
-// `fn` must not wait for another thread that runs the same key. If `fn` adds the caller's own graph as a child node by
-// hand, only one thread at a time may run the cache, or add, clone, instantiate or destroy that graph
-// (docs/semantics.md, fact 35).
-//
-// The caller's state. After a run, the stream is as it was and accepts work, and the thread has its current device and
-// capture mode back. `fn` runs with the cache's device current. A run leaves the runtime's last error as it found it,
-// also if it fails, with two exceptions. CUDA cannot set that error. So if a CUDA call fails in the run, an older error
-// comes back by a call that fails with it: cudaErrorInvalidValue, MemoryAllocation, InvalidDeviceFunction,
-// InvalidDevice and InvalidResourceHandle have one, and any other is replaced by the newer error. And if CUDA refuses
-// the launch or a value of a hit, an older error is cleared. While an older error is there, an equal error that `fn`
-// leaves behind is not noticed.
-//
-// Contexts. A cache belongs to the CUDA context of its first run, and clear() ends that. To reset the device, call
-// clear() while no run is under way, and then cudaDeviceReset: the next run begins anew in the new context. Without
-// clear(), every run but a hit returns FailedPrecondition from then on, or cudaErrorContextIsDestroyed where there is
-// no context yet, until clear() is called. Nothing of the old context is touched: clear() and the destructor drop its
-// handles, and release what graphs keep. A hit, also with new values, asks nothing: it launches what is gone, which may
-// crash. The same holds for a run while another context of the device is current (cuCtxSetCurrent), and there clear()
-// and the destructor would drop what is alive: make the cache's own context current again instead.
-//
-// Failures under capture. If `fn` throws, returns an error or leaves one behind under capture, the capture is dropped
-// and `fn` is called again, directly. The result of that call counts: some code refuses to work under capture, and a
-// true failure fails again. So what `fn` does on the host must allow two calls. Not repeated are misuse of the
-// recorder, an order to stop (stop.h), and runs with OnCaptureFailure::kReturnError: there an exception passes through,
-// unless a CUDA call had broken the capture before. If a run inside `fn` fails, the outer run is direct.
-//
-// Out of device memory. The run waits for the device, destroys everything that waits for its destruction, and tries
-// once more.
-//
-// Out of host memory. If the library cannot allocate memory, run() and warm() return ResourceExhausted, without a
-// message if there is no memory even for that. The key may have lost its executable, and other keys may have been
-// evicted. std::bad_alloc is thrown only by the
-// constructor and by functions that return a key or a text: key(), to_string(). A std::bad_alloc of `fn` itself passes
-// through.
-
-// The cache of a device that the whole process shares. It is made at the first call, with default options, and never
-// destroyed. Thread-safe. If the device does not exist, all runs of the cache fail. Throws std::bad_alloc if there is
-// no memory to make it.
+// The cache of a device that the whole process shares, with default options. It is made at the first call and never
+// destroyed. Thread-safe. If the device does not exist, all runs fail. Throws std::bad_alloc.
 Cache& cache_for(int device);
 
 template <class... Ts, class Fn>

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <string>
 #include <string_view>
@@ -41,8 +42,8 @@ struct KeyPart {
   }
 };
 
-// A finished key. It is copied, compared and hashed (by Abseil's hash) like a string. Key() has no parts and equals
-// key(). Any number of threads may read a key at once.
+// A finished key. It is copied, compared and hashed (by std::hash and absl::Hash) like a string. Key() has no parts and
+// equals key(). Any number of threads may read a key at once.
 class Key {
  public:
   static constexpr size_t kInlineBytes = 48;
@@ -282,3 +283,8 @@ void Keyer::add_sequence(const T& part) {
 }
 
 }  // namespace graphcache
+
+template <>
+struct std::hash<graphcache::Key> {
+  std::size_t operator()(const graphcache::Key& key) const noexcept { return key.hash(); }
+};

@@ -8,7 +8,9 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,8 @@ namespace py = pybind11;
 inline PyObject* module_type = nullptr;     // torch.nn.Module
 inline PyObject* partial_type = nullptr;    // functools.partial
 inline PyObject* namespace_type = nullptr;  // types.SimpleNamespace
+inline PyObject* placeholder = nullptr;     // functools.Placeholder, or null
+inline PyObject* slot_names = nullptr;      // copyreg._slotnames
 inline PyObject* copy_of = nullptr;         // copy.copy
 
 inline PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); }
@@ -47,13 +51,20 @@ struct Passed {
 };
 
 inline bool is_partial(PyObject* of) { return Py_TYPE(of) == reinterpret_cast<PyTypeObject*>(partial_type); }
+// Not one that leaves places for the arguments of a call (Python 3.14).
+inline bool is_plain_partial(PyObject* of) {
+  if (!is_partial(of)) return false;
+  const py::tuple first = py::handle(of).attr("args");
+  return placeholder == nullptr ||
+         std::none_of(first.begin(), first.end(), [](py::handle one) { return one.ptr() == placeholder; });
+}
 
 // fn and its arguments without functools.partial, whose arguments are those of the run. So a partial that is made anew
 // is no other fn.
 class Applied {
  public:
   Applied(PyObject* fn, const Passed& passed) : fn_(py::reinterpret_borrow<py::object>(fn)), passed_(passed) {
-    while (is_partial(fn_.ptr())) unwrap();
+    while (is_plain_partial(fn_.ptr())) unwrap();
   }
   Applied(const Applied&) = delete;
   Applied& operator=(const Applied&) = delete;
@@ -104,26 +115,31 @@ inline PyObject* dict_name() {
 // Whether it has nothing but a dictionary of attributes: its type is of Python, derives from none of C, and has no
 // slots.
 inline bool has_only_attributes(PyObject* of) {
-  static PyObject* const slots = interned("__slots__");
   PyTypeObject* const type = Py_TYPE(of);
   if (type == reinterpret_cast<PyTypeObject*>(namespace_type) || is_partial(of)) return true;
-  constexpr auto kPlain = static_cast<Py_ssize_t>(sizeof(PyObject) + 2 * sizeof(void*));  // a dict and weak references
   for (PyTypeObject* base = type; base != &PyBaseObject_Type; base = base->tp_base) {
     if ((base->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0) return false;
   }
-  if (type->tp_itemsize != 0 || type->tp_basicsize > kPlain) return false;
-  const py::object named = attribute_of(reinterpret_cast<PyObject*>(type), slots);
-  return (!named || (PyTuple_Check(named.ptr()) && PyTuple_GET_SIZE(named.ptr()) == 0)) &&
-         attribute_of(of, dict_name());
+  const auto pointers = Py_ssize_t{type->tp_dictoffset > 0} + Py_ssize_t{type->tp_weaklistoffset > 0};
+  const auto plain = static_cast<Py_ssize_t>(sizeof(PyObject)) + pointers * static_cast<Py_ssize_t>(sizeof(void*));
+  if (type->tp_itemsize != 0 || type->tp_basicsize != plain) return false;
+  const py::object attributes = attribute_of(of, dict_name());
+  return attributes && PyDict_Check(attributes.ptr());
 }
 
 inline bool is_module(PyObject* of) {
   return PyObject_TypeCheck(of, reinterpret_cast<PyTypeObject*>(module_type)) != 0;
 }
-// Whether its identity is all that counts of an argument. add() has what a module's, and a function's, adds to it.
+// Whether it has a value that nothing changes.
 inline bool is_constant(PyObject* of) {
   return of == Py_None || PyBool_Check(of) || PyLong_Check(of) || PyUnicode_Check(of) || THPDtype_Check(of) ||
          THPDevice_Check(of) || THPLayout_Check(of) || THPMemoryFormat_Check(of);
+}
+// The same of a type that adds nothing to it.
+inline bool is_exact_constant(PyObject* of) {
+  const bool is_of_subclass = (PyLong_Check(of) && !PyLong_CheckExact(of) && !PyBool_Check(of)) ||
+                              (PyUnicode_Check(of) && !PyUnicode_CheckExact(of));
+  return is_constant(of) && !is_of_subclass;
 }
 inline bool is_callable_value(PyObject* of) {
   return PyFunction_Check(of) || PyMethod_Check(of) || PyCFunction_Check(of) || PyType_Check(of) || is_module(of);
@@ -151,11 +167,18 @@ inline py::list attributes_of(PyObject* of) {
     }
   }
   const py::object fields = attribute_of(reinterpret_cast<PyObject*>(Py_TYPE(of)), fields_name());
-  for (const py::handle name : fields ? py::list(fields) : py::list()) {
+  py::list names = fields ? py::list(fields) : py::list();
+  if (fields) {
+    const py::handle type(reinterpret_cast<PyObject*>(Py_TYPE(of)));
+    for (const py::handle name : py::list(py::handle(slot_names)(type))) {
+      if (!fields.contains(name)) names.append(name);
+    }
+  }
+  for (const py::handle name : names) {
     if (const py::object value = attribute_of(of, name.ptr())) all.append(py::make_tuple(name, value));
   }
   const py::object others = attribute_of(of, dict_name());
-  if (!others) return all;
+  if (!others || !PyDict_Check(others.ptr())) return all;
   const auto pairs = py::reinterpret_steal<py::list>(PyDict_Items(others.ptr()));
   for (const py::handle pair : pairs) {
     if (!fields || !fields.contains(py::handle(PyTuple_GET_ITEM(pair.ptr(), 0)))) all.append(pair);
@@ -179,65 +202,120 @@ void for_each_part(PyObject* of, Holder holder, const Visit& visit) {
   for (const py::handle pair : pairs) visit(PyTuple_GET_ITEM(pair.ptr(), 0), PyTuple_GET_ITEM(pair.ptr(), 1));
 }
 
-constexpr int kMaxDepth = 100;  // a list may contain itself
+// Calls visit(name, value) for the attributes that a subclass adds to a tuple, list or dict. Some repeat what it holds,
+// as in Hugging Face's ModelOutput.
+template <class Visit>
+void for_each_added(PyObject* of, Holder holder, const Visit& visit) {
+  const bool is_plain = PyTuple_CheckExact(of) || PyList_CheckExact(of) || PyDict_CheckExact(of);
+  if (is_plain || (holder != Holder::kSequence && holder != Holder::kDict)) return;
+  for (const py::handle pair : attributes_of(of)) {
+    PyObject *const name = PyTuple_GET_ITEM(pair.ptr(), 0), *const value = PyTuple_GET_ITEM(pair.ptr(), 1);
+    if (holder != Holder::kDict || PyDict_GetItemWithError(of, name) != value) visit(name, value);
+    if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+  }
+}
+
+constexpr int kMaxDepth = 100;  // a tuple may be nested as deeply as a program likes
 inline void check_depth(int depth) {
   if (depth > kMaxDepth) throw py::value_error("graphcache: a key or an argument is nested too deeply");
 }
 
-// The same with change(leaf) for each leaf, which is what is not in a container of the first four kinds. A container of
-// leaves that stay as they are is the same object, and any other one is a copy.
+// Whether its contents may change, and another object may hold it as well.
+inline bool is_mutable(PyObject* of, Holder holder) { return holder != Holder::kNone && !PyTuple_Check(of); }
+
+// The same with other parts. change(part, holder) returns what takes the place of a part, or null, and is called for a
+// holder before what it holds. The contents of objects (kObject) stay as they are. A container without a change is the
+// same object, unless `copies_all`, and any other one is a copy.
 template <class Change>
-py::object changed(PyObject* of, const Change& change, int depth = 0) {
-  const Holder holder = holder_of(of);
-  if (holder == Holder::kNone || holder == Holder::kObject) return change(of);
-  check_depth(depth);
+class Changed {
+ public:
+  explicit Changed(const Change& change, bool copies_all = false) : change_(change), copies_all_(copies_all) {}
+
+  py::object operator()(PyObject* of, int depth = 0) {
+    const Holder holder = holder_of(of);
+    if (py::object other = change_(of, holder)) return other;
+    if (holder == Holder::kNone || holder == Holder::kObject) return borrow(of);
+    check_depth(depth);
+    if (const auto found = done_.find(of); found != done_.end()) return found->second.second;
+    py::object now = with_parts(of, holder, depth);
+    if (is_mutable(of, holder)) done_[of] = {borrow(of), now};
+    return now;
+  }
+
+ private:
   struct Part {
     py::object name, before, now;
+    bool differs() const { return before.ptr() != now.ptr(); }
   };
-  std::vector<Part> parts;
-  bool differs = false;
-  for_each_part(of, holder, [&](PyObject* name, PyObject* part) {
-    const auto borrow = [](PyObject* one) { return py::reinterpret_borrow<py::object>(one); };
-    parts.push_back({borrow(name), borrow(part), changed(part, change, depth + 1)});
-    differs = differs || parts.back().now.ptr() != part;
-  });
-  if (!differs) return py::reinterpret_borrow<py::object>(of);
-  if (PyTuple_Check(of)) {
-    py::tuple all(parts.size());
-    for (std::size_t i = 0; i < parts.size(); ++i) all[i] = std::move(parts[i].now);
-    if (PyTuple_CheckExact(of)) return all;
-    const py::handle type(reinterpret_cast<PyObject*>(Py_TYPE(of)));
-    return py::hasattr(type, "_make") ? type.attr("_make")(all) : type(all);
-  }
-  py::object copy = py::handle(copy_of)(py::handle(of));
-  const auto set = [&](PyObject* name, PyObject* value) { return PyObject_GenericSetAttr(copy.ptr(), name, value); };
-  const auto check = [](int failed) {
-    if (failed != 0) throw py::error_already_set();
-  };
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    PyObject *const name = parts[i].name.ptr(), *const now = parts[i].now.ptr();
-    check(holder == Holder::kSequence ? PySequence_SetItem(copy.ptr(), static_cast<Py_ssize_t>(i), now)
-          : holder == Holder::kDict   ? PyObject_SetItem(copy.ptr(), name, now)
-                                      : set(name, now));
-  }
-  if (PyList_CheckExact(of) || PyDict_CheckExact(of) || holder == Holder::kFields) return copy;
-  for (const py::handle pair : attributes_of(of)) {  // that are items as well, as in Hugging Face's ModelOutput
-    for (const Part& part : parts) {
-      if (part.before.ptr() == PyTuple_GET_ITEM(pair.ptr(), 1))
-        check(set(PyTuple_GET_ITEM(pair.ptr(), 0), part.now.ptr()));
-    }
-  }
-  return copy;
-}
+  static py::object borrow(PyObject* one) { return py::reinterpret_borrow<py::object>(one); }
 
-// Calls visit(leaf) in the order of changed().
+  py::object with_parts(PyObject* of, Holder holder, int depth) {
+    std::vector<Part> parts;
+    for_each_part(of, holder, [&](PyObject* name, PyObject* part) {
+      parts.push_back({borrow(name), borrow(part), (*this)(part, depth + 1)});
+    });
+    const bool differs = std::any_of(parts.begin(), parts.end(), [](const Part& part) { return part.differs(); });
+    if (!differs && (!copies_all_ || PyTuple_Check(of))) return borrow(of);
+    if (PyTuple_Check(of)) {
+      py::tuple all(parts.size());
+      for (std::size_t i = 0; i < parts.size(); ++i) all[i] = std::move(parts[i].now);
+      if (PyTuple_CheckExact(of)) return all;
+      const py::handle type(reinterpret_cast<PyObject*>(Py_TYPE(of)));
+      return py::hasattr(type, "_make") ? type.attr("_make")(all) : type(all);
+    }
+    py::object copy = py::handle(copy_of)(py::handle(of));
+    const auto check = [](int failed) {
+      if (failed != 0) throw py::error_already_set();
+    };
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      PyObject *const name = parts[i].name.ptr(), *const now = parts[i].now.ptr();
+      if (!parts[i].differs()) continue;
+      check(holder == Holder::kSequence ? PySequence_SetItem(copy.ptr(), static_cast<Py_ssize_t>(i), now)
+            : holder == Holder::kDict   ? PyObject_SetItem(copy.ptr(), name, now)
+                                        : PyObject_GenericSetAttr(copy.ptr(), name, now));
+    }
+    if (PyList_CheckExact(of) || PyDict_CheckExact(of) || holder == Holder::kFields) return copy;
+    for (const py::handle pair : attributes_of(of)) {  // that repeat what it holds
+      for (const Part& part : parts) {
+        if (part.differs() && part.before.ptr() == PyTuple_GET_ITEM(pair.ptr(), 1)) {
+          check(PyObject_GenericSetAttr(copy.ptr(), PyTuple_GET_ITEM(pair.ptr(), 0), part.now.ptr()));
+        }
+      }
+    }
+    return copy;
+  }
+
+  const Change& change_;
+  const bool copies_all_;
+  std::unordered_map<PyObject*, std::pair<py::object, py::object>> done_;  // each holder, and what it has become
+};
+
+// Calls visit(part, holder) for each part, a holder before what it holds, and each holder once.
 template <class Visit>
-void for_each_leaf(PyObject* of, const Visit& visit, int depth = 0) {
-  const Holder holder = holder_of(of);
-  if (holder == Holder::kNone || holder == Holder::kObject) return visit(of);
-  check_depth(depth);
-  for_each_part(of, holder, [&](PyObject*, PyObject* part) { for_each_leaf(part, visit, depth + 1); });
-}
+class Walk {
+ public:
+  enum class What { kContainers, kAll };  // kAll: also into objects, and with names, and with for_each_added()
+  Walk(const Visit& visit, What what) : visit_(visit), is_all_(what == What::kAll) {}
+
+  void operator()(PyObject* of, int depth = 0) {
+    const Holder holder = holder_of(of);
+    if (is_mutable(of, holder) && !seen_.emplace(of, py::reinterpret_borrow<py::object>(of)).second) return;
+    visit_(of, holder);
+    if (holder == Holder::kNone || (holder == Holder::kObject && !is_all_)) return;
+    check_depth(depth);
+    const auto part = [&](PyObject* name, PyObject* value) {
+      if (is_all_ && name != nullptr) (*this)(name, depth + 1);
+      (*this)(value, depth + 1);
+    };
+    for_each_part(of, holder, part);
+    if (is_all_) for_each_added(of, holder, part);
+  }
+
+ private:
+  const Visit& visit_;
+  const bool is_all_;
+  std::unordered_map<PyObject*, py::object> seen_;
+};
 
 }  // namespace gnu::visibility("hidden")]]torch_keys
 }  // namespace graphcache

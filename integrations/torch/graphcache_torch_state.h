@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -42,10 +43,6 @@ struct Record {
   std::shared_ptr<PoolReference> torchs_pool;  // pool of PyTorch's graph, if there is one
   Workspaces workspaces;                       // in `pool`, if that is of this key alone
   std::vector<Draws> draws;                    // what its graph draws from generators
-};
-
-struct HashOfKey {
-  std::size_t operator()(const Key& key) const { return key.hash(); }
 };
 
 inline std::mutex& capture_mutex() {
@@ -89,6 +86,8 @@ class RunScope {
  private:
   const int outer_;
 };
+// What the innermost run of this thread does before it launches, or null.
+inline thread_local const std::function<void()>* before_launch = nullptr;
 // The recorder of the innermost call of an `fn` in this thread.
 inline thread_local Recorder* recorder = nullptr;
 
@@ -434,8 +433,8 @@ class State : public std::enable_shared_from_this<State> {
   std::atomic<bool> draws_{false};  // whether any key draws random numbers
   std::atomic<cudaStream_t> only_stream_{kNoStream};
   std::mutex mutex_;
-  std::unordered_map<Key, std::vector<RecordOwner*>, HashOfKey> owners_;  // of each key's graphs, the oldest first
-  std::unordered_set<Key, HashOfKey> apart_;  // keys whose temporaries are in a pool of their own
+  std::unordered_map<Key, std::vector<RecordOwner*>> owners_;  // of each key's graphs, the oldest first
+  std::unordered_set<Key> apart_;                              // keys whose temporaries are in a pool of their own
 };
 
 inline RecordOwner::~RecordOwner() { state_->forget(*this); }

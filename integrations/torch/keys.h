@@ -8,6 +8,7 @@
 #include <graphcache/graphcache.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -15,6 +16,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -90,11 +92,25 @@ struct Arguments {
   bool is_full() const { return list.size() == graphcache::ValueList::kMost; }
 };
 
+// The holders that were met, each with its number. One that is met again is a part by its number: so an object may
+// contain itself, and fn may ask whether two arguments are one object.
+struct Met {
+  struct Holder {
+    std::size_t number;
+    bool is_open;       // whether its parts are being added
+    py::object object;  // it must exist meanwhile
+  };
+  std::unordered_map<PyObject*, Holder> holders;
+};
+
 // Where a part of a key is.
 struct Where {
   Arguments* arguments;  // null in the key itself
+  Met& met;
   bool is_in_object = false;
   int depth = 0;  // number of holders around it
+
+  bool is_in_key() const { return arguments == nullptr && !is_in_object; }
 };
 
 inline void add(Keyer& keyer, PyObject* part, const Where& where);
@@ -107,41 +123,50 @@ struct Parts {
   Where where;
 };
 inline void graphcache_key(Keyer& keyer, const Parts& parts) {
-  check_depth(parts.where.depth);
-  const bool is_in_object = parts.where.is_in_object || parts.holder == Holder::kObject;
-  const Where inner{parts.where.arguments, is_in_object, parts.where.depth + 1};
-  for_each_part(parts.of, parts.holder, [&](PyObject* name, PyObject* part) {
-    if (name != nullptr) add(keyer, name, {nullptr, is_in_object, inner.depth});
+  const auto& [of, holder, where] = parts;
+  check_depth(where.depth);
+  const bool is_object = holder == Holder::kObject;
+  const Where inner{where.arguments, where.met, where.is_in_object || is_object, where.depth + 1};
+  if (is_mutable(of, holder)) {
+    const auto [met, is_new] = where.met.holders.try_emplace(
+        of, Met::Holder{where.met.holders.size(), true, py::reinterpret_borrow<py::object>(of)});
+    if (!is_new) {
+      if (met->second.is_open && !inner.is_in_object) {
+        throw py::value_error("graphcache: a container in a key or an argument contains itself");
+      }
+      keyer.add(nullptr, met->second.number);
+      return;
+    }
+  }
+  const auto name_where = [&](bool is_in_object) { return Where{nullptr, where.met, is_in_object, inner.depth}; };
+  for_each_part(of, holder, [&](PyObject* name, PyObject* part) {
+    if (name != nullptr) add(keyer, name, name_where(inner.is_in_object));
     add(keyer, part, inner);
   });
+  for_each_added(of, holder, [&](PyObject* name, PyObject* value) {
+    add(keyer, name, name_where(true));
+    add(keyer, value, {where.arguments, where.met, true, inner.depth});
+  });
+  if (is_mutable(of, holder)) where.met.holders.find(of)->second.is_open = false;
 }
-// The same with its type, and with the attributes that a subclass adds to a container.
+// The same with its type.
 struct Typed {
   const Parts& parts;
 };
 inline void graphcache_key(Keyer& keyer, const Typed& typed) {
-  const Parts& parts = typed.parts;
-  keyer.add(static_cast<const void*>(Py_TYPE(parts.of)), parts);
-  if (parts.holder != Holder::kSequence && parts.holder != Holder::kDict) return;
-  std::vector<PyObject*> held;
-  for_each_part(parts.of, parts.holder, [&](PyObject*, PyObject* part) { held.push_back(part); });
-  for (const py::handle pair : attributes_of(parts.of)) {
-    PyObject* const value = PyTuple_GET_ITEM(pair.ptr(), 1);
-    if (std::find(held.begin(), held.end(), value) != held.end()) continue;  // as in Hugging Face's ModelOutput
-    add(keyer, PyTuple_GET_ITEM(pair.ptr(), 0), {nullptr, true});
-    add(keyer, value, {parts.where.arguments, true, parts.where.depth + 1});
-  }
+  keyer.add(static_cast<const void*>(Py_TYPE(typed.parts.of)), typed.parts);
 }
 struct PassedParts {
   const Passed& passed;
   Arguments* arguments;
 };
 inline void graphcache_key(Keyer& keyer, const PassedParts& parts) {
+  Met met;
   keyer.add(parts.passed.by_position);
   for (Py_ssize_t i = 0; i < parts.passed.size(); ++i) {
     const Py_ssize_t name = i - parts.passed.by_position;
-    if (name >= 0) add(keyer, PyTuple_GET_ITEM(parts.passed.names, name), {nullptr});
-    add(keyer, parts.passed.values[i], {parts.arguments});
+    if (name >= 0) add(keyer, PyTuple_GET_ITEM(parts.passed.names, name), {nullptr, met});
+    add(keyer, parts.passed.values[i], {parts.arguments, met});
   }
 }
 struct TensorPart {
@@ -154,9 +179,10 @@ struct Number {
 struct Callable {
   PyObject* fn;
 };
-// An integer or a text of a subclass, such as a member of an enum.
-struct OfSubclass {
-  PyObject* value;
+// What is told from a number or a text by its type.
+struct OfType {
+  PyObject* of;
+  PyObject* value;  // a number or a text
 };
 // Not the encoding of an integer.
 inline void graphcache_key(Keyer& keyer, const Number& number) {
@@ -180,11 +206,16 @@ inline void graphcache_key(Keyer& keyer, const Callable& callable) {
 
 inline std::string name_of_type(PyObject* object) { return Py_TYPE(object)->tp_name; }
 
+// Whether it has a tangent of forward-mode differentiation, which is in other memory.
+inline bool is_dual(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->autograd_meta() != nullptr && tensor._fw_grad(/*level=*/0).defined();
+}
 // Whether its memory describes the tensor completely.
 inline bool is_plain_tensor(PyObject* value) {
   if (!THPVariable_Check(value)) return false;
   const at::Tensor& tensor = THPVariable_Unpack(value);
-  return tensor.is_cuda() && tensor.layout() == c10::kStrided && !tensor.key_set().has(c10::DispatchKey::Python);
+  return tensor.is_cuda() && tensor.layout() == c10::kStrided && !tensor.key_set().has(c10::DispatchKey::Python) &&
+         !tensor.is_quantized() && !tensor._is_zerotensor() && !is_dual(tensor);
 }
 
 inline void add_tensor(Keyer& keyer, PyObject* part, const Where& where) {
@@ -204,15 +235,22 @@ inline void add_tensor(Keyer& keyer, PyObject* part, const Where& where) {
         "graphcache: a tensor of the CPU cannot be an argument, since a graph would keep the values that it has now: "
         "move it to the GPU, or put its values into the key");
   }
+  if (tensor.is_quantized() || tensor._is_zerotensor() || is_dual(tensor)) {
+    throw py::type_error("graphcache: an argument is a tensor whose memory does not describe it completely");
+  }
   throw py::type_error(tensor.layout() != c10::kStrided
                            ? "graphcache: an argument is a tensor that is not strided"
                            : "graphcache: an argument is a tensor whose class decides what operators do: its memory is "
                              "not known");
 }
 
-inline void add_integer(Keyer& keyer, PyObject* part) {
+inline void add_integer(Keyer& keyer, PyObject* part, bool is_in_object) {
   int overflow = 0;
   const long long value = PyLong_AsLongLongAndOverflow(part, &overflow);
+  if (overflow != 0 && is_in_object) {
+    keyer.add(nullptr, nullptr, std::string(py::str(part)));
+    return;
+  }
   if (overflow != 0) throw py::value_error("graphcache: an integer of a key does not fit into 64 bits");
   if (value == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
   keyer.add(value);
@@ -224,10 +262,10 @@ inline void add_text(Keyer& keyer, PyObject* part) {
   if (text == nullptr) throw py::error_already_set();
   keyer.add(std::string_view(text, static_cast<std::size_t>(size)));
 }
-inline void graphcache_key(Keyer& keyer, const OfSubclass& of) {
-  keyer.add(static_cast<const void*>(Py_TYPE(of.value)), nullptr);
+inline void graphcache_key(Keyer& keyer, const OfType& of) {
+  keyer.add(static_cast<const void*>(Py_TYPE(of.of)), nullptr);
   if (PyLong_Check(of.value)) {
-    add_integer(keyer, of.value);
+    add_integer(keyer, of.value, false);
   } else {
     add_text(keyer, of.value);
   }
@@ -247,8 +285,20 @@ inline void add_object(Keyer& keyer, PyObject* object) {
 inline py::object as_integer(PyObject* part) {
   if (PyIndex_Check(part) == 0) return {};
   auto number = py::reinterpret_steal<py::object>(PyNumber_Index(part));
-  if (!number) PyErr_Clear();  // an array of several
-  return number;
+  if (number) return number;
+  if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw py::error_already_set();
+  PyErr_Clear();  // an array of several
+  return {};
+}
+
+// A float that may move: one of Python or NumPy. Others may be more than their value, such as members of an enum.
+inline bool is_number(PyObject* of) {
+  return PyFloat_CheckExact(of) || (PyFloat_Check(of) && std::strcmp(Py_TYPE(of)->tp_name, "numpy.float64") == 0);
+}
+// A number like `of` with this value.
+inline py::object number_like(PyObject* of, double value) {
+  if (PyFloat_CheckExact(of)) return py::float_(value);
+  return py::handle(reinterpret_cast<PyObject*>(Py_TYPE(of)))(value);
 }
 
 // Adds a part of a key, or an argument of fn.
@@ -256,11 +306,11 @@ inline void add(Keyer& keyer, PyObject* part, const Where& where) {
   if (PyBool_Check(part)) {
     keyer.add(part == Py_True);
   } else if (PyLong_CheckExact(part)) {
-    add_integer(keyer, part);
+    add_integer(keyer, part, where.is_in_object);
   } else if (PyUnicode_CheckExact(part)) {
     add_text(keyer, part);
   } else if (PyLong_Check(part) || PyUnicode_Check(part)) {
-    keyer.add(nullptr, nullptr, OfSubclass{part});
+    add_object(keyer, part);  // a member of an enum, as a rule
   } else if (part == Py_None) {
     keyer.add(std::optional<int>());
   } else if (THPVariable_Check(part)) {
@@ -269,10 +319,15 @@ inline void add(Keyer& keyer, PyObject* part, const Where& where) {
     keyer.add(Parts{part, Holder::kSequence, where});
   } else if (PyList_CheckExact(part)) {
     keyer.add(nullptr, Parts{part, Holder::kSequence, where});
-  } else if (PyFloat_Check(part) && (where.arguments != nullptr || where.is_in_object)) {
+  } else if (PyFloat_Check(part) && !where.is_in_key()) {
+    if (!is_number(part)) {
+      add_object(keyer, part);
+      return;
+    }
+    if (!PyFloat_CheckExact(part)) keyer.add(nullptr, nullptr, static_cast<const void*>(Py_TYPE(part)));
     const double number = PyFloat_AS_DOUBLE(part);
-    if (!where.is_in_object && where.arguments->take(number)) {
-      keyer.add(std::optional<std::int64_t>());
+    if (where.arguments != nullptr && !where.is_in_object && where.arguments->take(number)) {
+      keyer.add(static_cast<const char*>(nullptr));  // nothing else is encoded so
     } else {
       keyer.add(Number{number});
     }
@@ -281,22 +336,21 @@ inline void add(Keyer& keyer, PyObject* part, const Where& where) {
         "graphcache: a float cannot be part of a key, since each new value would be a new graph: pass it as an "
         "argument, or round it to an integer");
   } else if (is_constant(part)) {
-    keyer.add(std::string(py::str(part)));
-  } else if (const py::object number = as_integer(part)) {
-    add_integer(keyer, number.ptr());
+    keyer.add(nullptr, nullptr, OfType{part, py::str(part).ptr()});
   } else {
-    const bool is_of_key = where.arguments == nullptr && !where.is_in_object;
     const Holder holder = holder_of(part);
-    if (holder != Holder::kNone && (!is_of_key || holder == Holder::kSequence)) {
+    if (holder != Holder::kNone && (!where.is_in_key() || holder == Holder::kSequence)) {
       keyer.add(nullptr, nullptr, Typed{Parts{part, holder, where}});
-    } else if (!is_of_key && is_callable_value(part)) {
+    } else if (const py::object number = as_integer(part)) {
+      keyer.add(nullptr, nullptr, OfType{part, number.ptr()});
+    } else if (!where.is_in_key() && is_callable_value(part)) {
       keyer.add(nullptr, nullptr, Callable{part});
     } else if (where.is_in_object) {
       add_object(keyer, part);
     } else {
       throw py::type_error("graphcache: a key or an argument cannot hold a " + name_of_type(part) +
-                           (is_of_key ? ": a key takes int, bool, str, None, and tuples or lists of these"
-                                      : ": the page on PyTorch says what an argument may be"));
+                           (where.is_in_key() ? ": a key takes int, bool, str, None, and tuples or lists of these"
+                                              : ": the page on PyTorch says what an argument may be"));
     }
   }
 }
@@ -320,17 +374,22 @@ void for_each_closed_over(PyObject* fn, const Visit& visit) {
   }
 }
 
+inline void add_simple(Keyer& keyer, PyObject* value) {
+  Met met;
+  add(keyer, value, {nullptr, met});
+}
+
 // Adds numbers and texts by value, tensors by their memory, and everything else by identity.
 inline void add_closed_over(Keyer& keyer, PyObject* value) {
   if (is_plain_tensor(value)) {
     keyer.add(TensorPart{THPVariable_Unpack(value)});
-  } else if (PyBool_Check(value) || PyUnicode_Check(value)) {
-    add(keyer, value, {nullptr});
-  } else if (PyFloat_Check(value)) {
+  } else if (is_exact_constant(value) && !PyLong_CheckExact(value)) {
+    add_simple(keyer, value);
+  } else if (PyFloat_CheckExact(value)) {
     keyer.add(Number{PyFloat_AS_DOUBLE(value)});
   } else {
     int overflow = 1;
-    const long long number = PyLong_Check(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : 0;
+    const long long number = PyLong_CheckExact(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : 0;
     if (overflow == 0) {
       keyer.add(number);
     } else {
@@ -364,28 +423,26 @@ inline void add_fn(Keyer& keyer, PyObject* fn) {
   add_callable(keyer, fn);
 }
 
-// Calls `visit` with each object whose address a key contains because of an argument, and with parameters, whose
-// gradients a graph uses. Such an object must live as long as the key. Tensors need not, because each run passes them.
+// Calls `visit` with each object whose address a key contains because of a part or an argument, and with parameters,
+// whose gradients a graph uses. Such an object must live as long as the key. Tensors need not, because each run passes
+// them.
 template <class Visit>
-void for_each_identity(PyObject* of, const Visit& visit, int depth = 0) {
-  check_depth(depth);
-  const Holder holder = holder_of(of);
-  if (holder != Holder::kNone) {
-    visit(reinterpret_cast<PyObject*>(Py_TYPE(of)));
-    for_each_part(of, holder, [&](PyObject* name, PyObject* part) {
-      if (name != nullptr) for_each_identity(name, visit, depth + 1);
-      for_each_identity(part, visit, depth + 1);
-    });
-  } else if (!THPVariable_Check(of) || THPVariable_Unpack(of).requires_grad()) {
-    visit(reinterpret_cast<PyObject*>(Py_TYPE(of)));
-    visit(of);
-    for_each_closed_over(of, visit);
-  }
+void for_each_identity(PyObject* of, const Visit& visit) {
+  const auto each = [&](PyObject* part, Holder holder) {
+    if (is_exact_constant(part) || PyFloat_CheckExact(part)) return;
+    if (THPVariable_Check(part) && !THPVariable_Unpack(part).requires_grad()) return;
+    visit(reinterpret_cast<PyObject*>(Py_TYPE(part)));
+    if (holder != Holder::kNone) return;
+    visit(part);
+    for_each_closed_over(part, visit);
+  };
+  Walk<decltype(each)>(each, Walk<decltype(each)>::What::kAll)(of);
 }
 
 // Adds all of a run but its arguments.
 inline void begin_key(Keyer& keyer, const py::handle& key, const py::handle& fn) {
-  add(keyer, key.ptr(), {nullptr});
+  Met met;
+  add(keyer, key.ptr(), {nullptr, met});
   if (fn.is_none()) return;
   if (PyCallable_Check(fn.ptr()) == 0)
     throw py::type_error("graphcache: fn is a " + name_of_type(fn.ptr()) + ": it must be callable");
@@ -419,8 +476,9 @@ class ArgumentKinds {
  public:
   // `all` is empty. Of objects, dataclasses, modules, functions and subclasses of containers, nothing is known.
   ArgumentKinds(const Passed& passed, Arguments all) : by_position_(passed.by_position) {
+    std::vector<PyObject*> held;  // the lists and dicts
     if (passed.names != nullptr) names_ = py::reinterpret_borrow<py::object>(passed.names);
-    for (PyObject* const one : passed) add(one, &all);
+    for (PyObject* const one : passed) add(one, &all, &held);
     identity_ = all.list.identity();
   }
 
@@ -469,6 +527,16 @@ class ArgumentKinds {
     const std::int64_t* number;
     const std::uint64_t* word;
     bool are_equal;
+    using Held = std::array<PyObject*, 8>;
+    Held held = {};  // the lists and dicts that were met
+    std::size_t met = 0;
+
+    // Whether it was not met before.
+    bool meet(PyObject* one) {
+      if (std::find(held.begin(), held.begin() + met, one) != held.begin() + met) return false;
+      held[met++] = one;
+      return true;
+    }
 
     template <class T>
     void note(const T& value) {
@@ -478,7 +546,7 @@ class ArgumentKinds {
     }
   };
 
-  void add(PyObject* one, Arguments* all, int depth = 0) {
+  void add(PyObject* one, Arguments* all, std::vector<PyObject*>* held, int depth = 0) {
     const std::size_t at = kinds_.size();
     Kind& kind = kinds_.emplace_back();
     const bool is_dict = PyDict_CheckExact(one);
@@ -496,16 +564,22 @@ class ArgumentKinds {
       kind.size = static_cast<std::size_t>(tensor.dim());
       numbers_.insert(numbers_.end(), tensor.sizes().begin(), tensor.sizes().end());
       numbers_.insert(numbers_.end(), tensor.strides().begin(), tensor.strides().end());
-    } else if (PyFloat_Check(one) && all->take(PyFloat_AS_DOUBLE(one))) {
+    } else if (PyFloat_CheckExact(one) && all->take(PyFloat_AS_DOUBLE(one))) {
       kind.what = Kind::kNumber;
     } else if ((PyTuple_CheckExact(one) || PyList_CheckExact(one) || is_dict) && depth < kMaxDepth) {
       kind.what = is_dict ? Kind::kDict : PyTuple_CheckExact(one) ? Kind::kTuple : Kind::kList;
       kind.size = static_cast<std::size_t>(PyObject_Size(one));
       if (is_dict) kind.object = py::reinterpret_steal<py::object>(PySequence_Tuple(one));
-      const Holder holder = is_dict ? Holder::kDict : Holder::kSequence;
-      for_each_part(one, holder, [&](PyObject*, PyObject* part) { add(part, all, depth + 1); });
+      // As Position::meet() says.
+      const bool is_new = std::find(held->begin(), held->end(), one) == held->end();
+      if (kind.what != Kind::kTuple) held->push_back(one);
+      is_known_ = is_known_ && is_new && held->size() <= std::tuple_size_v<Position::Held>;
+      for_each_part(one, is_dict ? Holder::kDict : Holder::kSequence, [&](PyObject* name, PyObject* part) {
+        is_known_ = is_known_ && (name == nullptr || is_exact_constant(name));
+        add(part, all, held, depth + 1);
+      });
     } else {
-      is_known_ = is_known_ && is_constant(one);
+      is_known_ = is_known_ && is_exact_constant(one);
       if (is_known_) kinds_[at].object = py::reinterpret_borrow<py::object>(one);
     }
   }
@@ -519,11 +593,9 @@ class ArgumentKinds {
     }
     return true;
   }
-  // Whether two constants are the same. Runs no code of Python. False for some that are.
+  // Whether two constants are the same. Runs no code of Python.
   static bool is_same(PyObject* a, PyObject* b) {
-    if (a == b) return true;
-    if (Py_TYPE(a) != Py_TYPE(b) || !(PyUnicode_CheckExact(a) || PyLong_CheckExact(a))) return false;
-    return PyObject_RichCompareBool(a, b, Py_EQ) == 1;
+    return a == b || (Py_TYPE(a) == Py_TYPE(b) && is_exact_constant(a) && PyObject_RichCompareBool(a, b, Py_EQ) == 1);
   }
   static bool is_like(PyObject* one, Position& at) {
     const Kind& kind = *at.kind++;
@@ -531,13 +603,14 @@ class ArgumentKinds {
       case Kind::kConstant:
         return is_same(one, kind.object.ptr());
       case Kind::kNumber:
-        if (!PyFloat_Check(one)) return false;
+        if (!PyFloat_CheckExact(one)) return false;
         at.note(PyFloat_AS_DOUBLE(one));
         return true;
       case Kind::kTuple:
       case Kind::kList: {
         const bool is_it = kind.what == Kind::kTuple ? PyTuple_CheckExact(one) : PyList_CheckExact(one);
         if (!is_it || static_cast<std::size_t>(Py_SIZE(one)) != kind.size) return false;
+        if (kind.what == Kind::kList && !at.meet(one)) return false;
         for (std::size_t i = 0; i < kind.size; ++i) {
           if (!is_like(PySequence_Fast_GET_ITEM(one, static_cast<Py_ssize_t>(i)), at)) return false;
         }
@@ -545,6 +618,7 @@ class ArgumentKinds {
       }
       case Kind::kDict: {
         if (!PyDict_CheckExact(one) || static_cast<std::size_t>(PyDict_GET_SIZE(one)) != kind.size) return false;
+        if (!at.meet(one)) return false;
         PyObject *name = nullptr, *value = nullptr;
         for (Py_ssize_t i = 0, next = 0; PyDict_Next(one, &next, &name, &value) != 0; ++i) {
           if (!is_same(name, PyTuple_GET_ITEM(kind.object.ptr(), i)) || !is_like(value, at)) return false;
@@ -558,7 +632,7 @@ class ArgumentKinds {
   static bool is_like(const at::Tensor& tensor, const Kind& kind, Position& at) {
     const bool is_it = tensor.key_set() == kind.keys && tensor.scalar_type() == kind.type &&
                        tensor.requires_grad() == kind.requires_grad && tensor.get_device() == kind.device &&
-                       static_cast<std::size_t>(tensor.dim()) == kind.size;
+                       static_cast<std::size_t>(tensor.dim()) == kind.size && !is_dual(tensor);
     if (!is_it) return false;
     for (const c10::IntArrayRef numbers : {tensor.sizes(), tensor.strides()}) {
       if (!std::equal(numbers.begin(), numbers.end(), at.number)) return false;

@@ -529,6 +529,143 @@ def changes():
     yield "t_", lambda x, c: c.t_() * x[0], lambda: rand(10, 10)
 
 
+class OfOneKeyTest(Arguments):
+    """What had the key of something else."""
+
+    def test_what_is_told_apart(self):
+        class Base:
+            __slots__ = ("a",)
+
+        @dataclasses.dataclass
+        class WithSlot(Base):
+            x: object
+
+        def with_attribute(held, **attributes):
+            vars(held).update(attributes)
+            return held
+
+        def slot(value):
+            made = WithSlot(self.x)
+            made.a = value
+            return made
+
+        def twice(same):
+            a, b = [2.0], [2.0]
+            return (a, a) if same else (a, b)
+
+        index = type("Index", (Config,), {"__index__": lambda self: 3})
+        cases = {
+            "None and a float": (lambda i: of(lambda x, a, b: x * a if b is None else x - b,
+                                              self.x, *((2.0, None), (None, 2.0))[i])),
+            "attribute of a dict that is also an item": lambda i: of(
+                lambda x, d: x * 2 if d.on else x * 3, self.x, with_attribute(Dict(a=True, b=False), on=i == 0)),
+            "attribute of a list that is also an element": lambda i: of(
+                lambda x, l: x * l.n, self.x, with_attribute(List([1, 2]), n=1 + i)),
+            "slot of a dataclass": lambda i: of(lambda s: s.x * s.a, slot(2 + i)),
+            "object with __index__": lambda i: of(lambda x, o: x * o.n, self.x, index(n=2 + i)),
+            "type and its name": lambda i: of(
+                lambda x, t: x * 2 if isinstance(t, str) else x * 3, self.x, (torch.float32, "torch.float32")[i]),
+            "one object twice": lambda i: of(
+                lambda x, a, b: x * 2 if a is b else x * 3, self.x, *twice(i == 0)),
+        }
+        for name, make in cases.items():
+            with self.subTest(name):
+                self.check(lambda i: make(i % 2), keys=2, captures=None)
+
+    def test_results_of_each_run(self):
+        @dataclasses.dataclass
+        class State:
+            x: torch.Tensor
+            n: int = 0
+
+        ways = {
+            "dataclass": (lambda s: (s.x * 2, s), lambda: State(self.x)),
+            "object": (lambda s: (s.x * 2, s), lambda: Config(x=self.x, n=0)),
+            "object in an object": (lambda s: (s.c.x * 2, s.c), lambda: Config(c=Config(x=self.x, n=0))),
+            "list": (lambda s: (s[0] * 2, s), lambda: [self.x]),
+        }
+        for name, (fn, make) in ways.items():
+            with self.subTest(name):
+                cache = new_cache()
+                for i in range(6):
+                    given = make()
+                    doubled, back = cache.run("f", fn, given)
+                    self.assertTrue(same(doubled, self.x * 2))
+                    self.assertIs(back, given.c if name == "object in an object" else given)
+                self.assertEqual(cache.stats()["captures"], 1)
+
+    def test_results_that_the_caller_edits(self):
+        cache = new_cache()
+        for i in range(6):
+            found = cache.run("f", lambda x: {"a": x * 2, "l": [x * 3]}, self.x)
+            self.assertTrue(same(found, {"a": self.x * 2, "l": [self.x * 3]}), i)
+            found["a"] = found["a"][:10]
+            found["l"].clear()
+
+    def test_inputs_that_are_the_last_results(self):
+        for name, fn in {"shift": lambda a, b: (b, a + b), "swap": lambda a, b: (b, a), "view": lambda a, b: (b[:], a)}.items():
+            for pools in ("shared", "one_per_key"):
+                with self.subTest(name, pools=pools):
+                    cache = new_cache(copy_inputs=True, pools=pools)
+                    found = wanted = (rand(1000), rand(1000))
+                    for i in range(8):
+                        found, wanted = cache.run("f", fn, *found), fn(*wanted)
+                        self.assertTrue(same(found, wanted), i)
+
+    def test_copies_stay_out_of_foreign_captures(self):
+        cache = new_cache(copy_inputs=True, inline_in_foreign_capture=True, pools="one_per_key")
+        other = rand(1000)
+        for _ in range(3):
+            cache.run("f", chain, self.x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            inside = cache.run("f", chain, other)
+        found = cache.run("f", chain, self.x)
+        graph.replay()
+        self.assertTrue(same(found, chain(self.x)))
+        self.assertTrue(same(inside, chain(other)))
+
+    def test_errors_of_odd_classes(self):
+        class NoDict:
+            @property
+            def __dict__(self):
+                return types.MappingProxyType({"a": 1})
+
+        class Raises:
+            __slots__ = ()
+
+            def __index__(self):
+                raise KeyboardInterrupt
+
+        with self.assertRaises(TypeError):
+            new_cache().run("f", lambda x, o: x, self.x, NoDict())
+        with self.assertRaises(KeyboardInterrupt):
+            new_cache().run("f", lambda x, o: x, self.x, Raises())
+
+    def test_an_object_that_contains_itself(self):
+        def parent(n):
+            made = Config(n=n)
+            made.child = Config(parent=made)
+            return made
+
+        self.check(lambda i: of(lambda x, p: x * p.child.parent.n, rand(1000), parent(2 + i % 2)), keys=2,
+                   is_written=False)
+
+    @torch.no_grad()
+    def test_a_change_before_an_error_under_capture(self):
+        def fn(x, held):
+            held.append(1)
+            return x * x.sum().item()
+
+        cache, held = new_cache(), []
+        with self.assertRaisesRegex(RuntimeError, "fn changes its arguments"):
+            cache.run("f", fn, self.x, held)
+        self.assertEqual(held, [1])
+        held = []
+        cache.run("f", fn, self.x, held)
+        self.assertEqual(held, [1])
+
+
 class ChangesTest(Arguments):
     @torch.no_grad()
     def test_each_run_is_direct_and_right(self):

@@ -76,7 +76,7 @@ CallResult dependencies_of(cudaGraphNode_t node, std::vector<cudaGraphNode_t>* o
 // All nodes that the updater writes must wait for it. If a graph begins with one root and reaches all written nodes
 // through one other node, the updater node stands behind the root and before that node. It then runs beside the nodes
 // in between, which hides its time. Otherwise it stands before all roots, because it would cost more as another root
-// (docs/performance.md).
+// (test/bench/results/2026-11-24-updater-node.md).
 CallResult find_place(const Template& graph, const std::vector<ParameterTable::Node>& written, Place* out) {
   std::size_t count = 0;
   cudaError_t error = cudaGraphGetRootNodes(graph.graph.get(), nullptr, &count);

@@ -218,7 +218,8 @@ struct Template {
 };
 
 // An estimate of an executable's device memory, from measurements on an H200 for kernels with up to 1 KiB of arguments.
-// It is within 2 % for graphs of 200 nodes and more, and up to a quarter too high for 40 nodes (docs/performance.md).
+// It is within 2 % for graphs of 200 nodes and more, and up to a quarter too high for 40 nodes
+// (test/bench/results/2026-11-22-keys.md).
 // Sets, host functions and copies from or to the host take no memory, so they count too high. Kernels with 4 KiB of
 // arguments take 9 KiB and count too low. A conditional node takes another 128 KiB.
 inline std::size_t estimated_device_bytes(std::size_t nodes, std::size_t conditional_nodes = 0) {

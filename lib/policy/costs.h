@@ -1,6 +1,6 @@
-// The costs of every way to an executable, in nanoseconds of host time measured on an H200 (docs/performance.md, "What
-// a switch costs"). Only their ratios matter. They decide which way is taken; nothing is ever timed, so equal sequences
-// of runs lead to equal decisions on every machine.
+// The costs of every way to an executable, in nanoseconds of host time measured on an H200
+// (test/bench/results/2026-11-22-keys.md, "What a switch costs"). Only their ratios matter. They decide which way is
+// taken; nothing is ever timed, so equal sequences of runs lead to equal decisions on every machine.
 #pragma once
 
 #include <cstddef>

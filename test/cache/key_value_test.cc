@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -205,6 +206,15 @@ TEST(KeyTest, HashAgreesWithEquality) {
   EXPECT_EQ(key("a", 1).hash(), key("a", size_t{1}).hash());
   EXPECT_NE(key("a", 1).hash(), key("a", 2).hash());
   EXPECT_NE(key("x", std::string(100, 'x')).hash(), key("y", std::string(100, 'x')).hash());
+}
+
+TEST(KeyTest, StdHashIsItsHash) {
+  EXPECT_EQ(std::hash<Key>()(key("a", 1)), key("a", 1).hash());
+  EXPECT_EQ(std::hash<Key>()(Key()), Key().hash());
+  const std::unordered_map<Key, int> numbers = {{key("a", 1), 1}, {key("a", 2), 2}, {key(std::string(100, 'x')), 3}};
+  EXPECT_EQ(numbers.at(key("a", size_t{2})), 2);
+  EXPECT_EQ(numbers.at(key(std::string(100, 'x'))), 3);
+  EXPECT_EQ(numbers.count(key("b", 1)), 0u);
 }
 
 TEST(KeyTest, CollidingHashesDoNotMakeKeysEqual) {

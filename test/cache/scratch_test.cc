@@ -1,4 +1,4 @@
-// Temporaries that many keys share (docs/guide/temporaries.md): one buffer for each stream, and memory that graphs
+// Temporaries that many keys share (docs/guide/memory.md): one buffer for each stream, and memory that graphs
 // allocate. The result of each key is compared with that of its work alone.
 #include <gtest/gtest.h>
 

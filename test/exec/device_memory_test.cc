@@ -61,7 +61,7 @@ TEST_F(DeviceMemoryTest, EstimateIsTheMemoryOfExecutables) {
   std::printf("%8s %8s %12s %14s %14s %8s\n", "nodes", "by", "executables", "estimated KiB", "taken KiB", "ratio");
   for (const bool by_run : {false, true}) {
     // Enough that the driver's granularity, and memory left over before, matter little. Small graphs fit into each
-    // other's gaps: their estimate is up to a quarter too high (docs/performance.md).
+    // other's gaps: their estimate is up to a quarter too high (test/bench/results/2026-11-22-keys.md).
     struct Size {
       int nodes, executables;
       double too_high;

@@ -161,7 +161,7 @@ choose_toolkit() {
   without="told to do without a CUDA toolkit"
   [[ $1 != none ]] || return 0
   without="no CUDA toolkit found"
-  found=$("$root/test/setup/find_toolkit" "$1" 2>"$logs/toolkit.log") || status=$?
+  found=$("$root/lib/find_toolkit" "$1" 2>"$logs/toolkit.log") || status=$?
   grep -v "$without" "$logs/toolkit.log" >&2 || true
   ((status != 2)) || exit 2
   toolkit=$(head -n 1 <<<"$found")

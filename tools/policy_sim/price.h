@@ -34,8 +34,8 @@ enum class Kind : std::uint8_t { kPlain, kSlots, kTable };
 
 namespace price {
 
-// Prices per node. docs/performance.md, "Many keys on few executables": first captures and reading; "What a switch
-// costs".
+// Prices per node. test/bench/results/2026-11-22-keys.md, "Many keys on few executables": first captures and reading;
+// "What a switch costs".
 inline constexpr Ns kFirstCapture = 1680;
 inline constexpr Ns kCapture = 350;
 inline constexpr Ns kRead = 630;
@@ -48,8 +48,8 @@ inline constexpr Ns kUpdate[] = {80, 900, 1000};  // indexed by Difference, for 
 inline constexpr Ns kPatch[] = {146, 990, 1100};
 inline constexpr Ns kTakeOver = 800;
 
-// Device-updated executables: docs/performance.md, "Values written by the device" and "What being right on the GPU
-// costs".
+// Device-updated executables: test/bench/results/2026-11-24-updater-node.md, and 2026-11-24-runs.md, "What being right
+// on the GPU costs".
 inline constexpr Ns kMakeUpdatable = 2000;   // per node, once
 inline constexpr Ns kUpdatableNode = 20;     // device time per node and launch
 inline constexpr Ns kUpdaterIdle = 1000;     // device time per launch without new values
@@ -65,7 +65,7 @@ inline constexpr Ns kLaunch = 1500;
 inline constexpr Ns kLaunchOther = 1400;
 inline constexpr Ns kLaunchPerNode = 2;
 
-// The launch of a node without a graph: docs/performance.md, "The dynamic-parameters program", 531.7 us for 200 nodes.
+// The launch of a node without a graph: 531.7 us for 200 nodes on an H200.
 inline constexpr Ns kDirectLaunch = 2660;
 
 // Launches of one executable follow each other whatever their streams. A launch that waits for another stream's loses

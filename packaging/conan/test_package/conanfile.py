@@ -50,5 +50,5 @@ class TestPackage(ConanFile):
         return pathlib.Path(self.recipe_folder).parents[2]
 
     def _toolkit_include(self):
-        found = subprocess.run([self._checkout() / 'test/setup/find_toolkit'], check=True, capture_output=True, text=True)
+        found = subprocess.run([self._checkout() / 'lib/find_toolkit'], check=True, capture_output=True, text=True)
         return found.stdout.splitlines()[1]

@@ -1,4 +1,5 @@
-// A user's program: the second run of a key is a replay with its own value.
+// A user's program: the second run of a key is a replay with its own value. It also has tables of keys of its own.
+#include <absl/hash/hash.h>
 #include <cuda_runtime_api.h>
 #include <device_launch_parameters.h>
 #include <graphcache/graphcache.h>
@@ -6,6 +7,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <unordered_set>
 
 __global__ void scale(float* values, float factor) { values[threadIdx.x] *= factor; }
 GRAPHCACHE_HOST_KERNEL(scale)
@@ -49,9 +51,20 @@ static int run() {
   return 0;
 }
 
+// Both hashes must link.
+static bool keys_are_hashed() {
+  const std::unordered_set<graphcache::Key> by_std = {graphcache::key("scale", 32)};
+  const std::unordered_set<graphcache::Key, absl::Hash<graphcache::Key>> by_absl(by_std.begin(), by_std.end());
+  return by_std.count(graphcache::key("scale", 32)) == 1 && by_absl.count(graphcache::key("scale", 32)) == 1;
+}
+
 int main() {
   if (std::strcmp(graphcache::kVersion, PACKAGE_VERSION) != 0) {
     std::printf("headers of %s in a package of %s\n", graphcache::kVersion, PACKAGE_VERSION);
+    return 1;
+  }
+  if (!keys_are_hashed()) {
+    std::printf("a table does not find its key\n");
     return 1;
   }
   int devices = 0;

@@ -13,12 +13,10 @@ Cache.__module__ = __name__
 class _Graphed:
     """What `graphed` makes of a function."""
 
-    _torchdynamo_disable = True  # TorchDynamo calls it, and does not look into it.
-
     def __init__(self, fn, cache, options):
         functools.update_wrapper(self, fn, updated=())
         self._key = getattr(fn, "__qualname__", type(fn).__name__)
-        self._options = options
+        self._options = options if cache is None else None
         if cache is not None:
             self.cache = cache
 
@@ -29,8 +27,12 @@ class _Graphed:
     def __call__(self, *args, **kwargs):
         return self.cache.run(self._key, self.__wrapped__, *args, **kwargs)
 
-    def __getstate__(self):  # A copy of a module has a cache of its own.
-        return {name: value for name, value in self.__dict__.items() if name != "cache"}
+    def __reduce__(self):
+        if isinstance(self.__wrapped__, types.FunctionType):
+            return self.__qualname__  # the one of the module that defines it, as of functools.lru_cache
+        if self._options is None:
+            raise TypeError("graphcache: what is graphed with a given cache cannot be copied or pickled")
+        return _Graphed, (self.__wrapped__, None, self._options)  # with a cache of its own
 
     def __get__(self, instance, owner=None):
         return self if instance is None else types.MethodType(self, instance)

@@ -1,0 +1,770 @@
+// The class behind graphcache_torch.Cache. For module.cc.
+#pragma once
+
+#include <graphcache/graphcache.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "graphcache_torch.h"
+#include "interpreter.h"
+#include "keys.h"
+
+namespace py = pybind11;
+
+namespace {  // For pybind11's visibility: module.cc alone includes this.
+
+using graphcache::Key;
+using graphcache::Keyer;
+using graphcache::Outcome;
+using namespace graphcache::torch_keys;
+
+// The Python class Cache. Its members are used only with the interpreter's lock; runs do not hold that lock.
+class PyCache {
+ public:
+  PyCache(int max_executables, const std::optional<std::size_t>& max_device_bytes, int max_templates, int capture_after,
+          const std::string& share, const std::string& pools, const std::optional<int>& device, bool copy_inputs,
+          bool inline_in_foreign_capture, const std::string& on_capture_failure, bool diagnose,
+          const py::iterable& listeners)
+      : copies_inputs_(copy_inputs) {
+    if (c10::cuda::device_count() == 0) {
+      throw std::runtime_error(
+          "graphcache: PyTorch finds no CUDA device: is this a build of PyTorch with CUDA, and is there a driver?");
+    }
+    py::module_::import("torch.cuda").attr("init")();  // PyTorch initialises CUDA at its first call in Python
+    graphcache::Options options;
+    options.max_executables = max_executables;
+    options.listeners = {std::make_shared<graphcache::History>()};  // For advise().
+    options.max_device_bytes = max_device_bytes.value_or(SIZE_MAX);
+    options.max_templates = max_templates;
+    options.capture_after = capture_after;
+    options.inline_in_foreign_capture = inline_in_foreign_capture;
+    options.diagnose = diagnose;
+    using graphcache::OnCaptureFailure;
+    options.on_capture_failure = choice<OnCaptureFailure>(
+        "on_capture_failure", on_capture_failure,
+        {{"run_directly", OnCaptureFailure::kRunDirectly}, {"return_error", OnCaptureFailure::kReturnError}});
+    using graphcache::Share;
+    options.share = choice<Share>(
+        "share", share, {{"never", Share::kNever}, {"when_full", Share::kWhenFull}, {"always", Share::kAlways}});
+    for (const py::handle listener : listeners) {
+      if (PyCallable_Check(listener.ptr()) == 0) throw py::type_error("graphcache: a listener must be callable");
+      listeners_.push_back(std::make_shared<PyListener>(py::reinterpret_borrow<py::object>(listener)));
+      options.listeners.push_back(listeners_.back());
+    }
+    options.device = device.value_or(c10::cuda::current_device());
+    if (options.device < 0 || options.device >= c10::cuda::device_count()) {
+      throw py::value_error("graphcache: there is no device " + std::to_string(options.device));
+    }
+    using Pools = graphcache::TorchCache::Pools;
+    const auto kind = choice<Pools>("pools", pools, {{"shared", Pools::kShared}, {"one_per_key", Pools::kOnePerKey}});
+    {
+      // It may wait for another thread's capture, which needs the interpreter's lock.
+      const WithoutGil nogil;
+      torch_ = std::make_unique<graphcache::TorchCache>(std::move(options), kind);
+    }
+    if (absl::Status status = torch_->cache().status(); !status.ok()) {
+      destroy();
+      raise(status);
+    }
+  }
+  ~PyCache() {
+    if (!is_of_this_process() || !has_interpreter()) {
+      // CUDA's objects are of another process, or threads that use them have been stopped: they end with the process.
+      static_cast<void>(torch_.release());
+      static_cast<void>(new std::shared_ptr<Records>(records_));
+      return;
+    }
+    destroy();
+  }
+  PyCache(const PyCache&) = delete;
+  PyCache& operator=(const PyCache&) = delete;
+
+  py::object run(const py::handle& key, const Applied& call) {
+    // A run inside a capture becomes part of it, and has no graph of its own.
+    const bool is_inside = graphcache::torch_detail::capturing != nullptr;
+    Whole whole = is_inside ? of_inner_run(key, call) : identify(key, call);
+    make_buffers(whole);
+    py::object returned;
+    What may_move = What::kAll;
+    const absl::StatusOr<Outcome> outcome = [&] {
+      const WithoutGil nogil;
+      const Inputs inputs(whole);
+      const Call fn{this, whole, key, call.fn(), call.passed(), &returned, &may_move};
+      return whole.moves() ? torch().run(*whole.key, *whole.list, fn) : torch().run(*whole.key, fn);
+    }();
+    if (!outcome.ok()) raise(outcome.status());
+    const bool is_call = *outcome == Outcome::kEager || *outcome == Outcome::kInlined;
+    const py::object result = is_call ? returned : result_of(*whole.key, call.passed());
+    if (is_call && whole.tensors_move && torch().leaves_tensors(*whole.key)) lower(&may_move, What::kNumbers);
+    if (may_move != What::kAll) limit(whole, may_move);
+    return result;
+  }
+
+  py::object run_graph(const py::object& key, const py::object& make) {
+    Arguments none(device());
+    const Key whole = make_key(key, make, Passed(), &none);
+    py::object returned;
+    const absl::StatusOr<Outcome> outcome = [&] {
+      const WithoutGil nogil;
+      return torch().run_graph(whole, Make{this, whole, make, &returned});
+    }();
+    if (!outcome.ok()) raise(outcome.status());
+    return returned ? returned : result_of(whole, Passed());
+  }
+
+  void warm(const py::handle& key, const Applied& call) {
+    Whole whole = identify(key, call);
+    make_buffers(whole);
+    const graphcache::Options& options = torch().cache().options();
+    py::object returned;
+    What may_move = What::kAll;
+    const Call fn{this, whole, key, call.fn(), call.passed(), &returned, &may_move};
+    if (options.capture_after > 0 && !graphcache::torch_detail::is_inside_capture(device()) &&
+        !torch().cache().contains(*whole.key)) {
+      const c10::cuda::CUDAGuard guard(device());
+      const absl::Status status = [&] {
+        const WithoutGil nogil;
+        return fn();
+      }();
+      if (!status.ok()) raise(status);
+    }
+    const absl::Status status = [&] {
+      const WithoutGil nogil;
+      return whole.moves() ? torch().warm(*whole.key, *whole.list, fn) : torch().warm(*whole.key, fn);
+    }();
+    if (!status.ok()) raise(status);
+    if (whole.tensors_move && torch().leaves_tensors(*whole.key)) lower(&may_move, What::kNumbers);
+    if (may_move != What::kAll) {
+      limit(whole, may_move);
+      warm(key, call);
+    }
+  }
+
+  // What Cache does with the key of such a run.
+  template <class Do>
+  auto with_key(const py::handle& key, const Applied& call, const Do& f) {
+    const Key whole = *identify(key, call, false).key;
+    graphcache::Cache& cache = torch().cache();
+    const WithoutGil nogil;
+    return f(cache, whole);
+  }
+  // At the end of `with`, which a child process may reach as well.
+  void exit() {
+    if (is_of_this_process()) clear();
+  }
+  void clear() {
+    forget_movements();
+    const WithoutGil nogil;
+    torch().cache().clear();
+  }
+  void register_generator(const at::Generator& generator) {
+    const WithoutGil nogil;
+    torch().register_generator(generator);
+  }
+
+  py::dict stats() const {
+    const graphcache::Stats stats = torch().cache().stats();
+    py::dict all;
+    for (int i = 0; i < graphcache::kOutcomeCount; ++i) {
+      all[graphcache::to_string(static_cast<Outcome>(i))] = stats.outcomes[static_cast<std::size_t>(i)];
+    }
+    all["failed"] = stats.failed;
+    all["captures"] = stats.captures;
+    all["capture_failures"] = stats.capture_failures;
+    all["instantiations"] = stats.instantiations;
+    all["updates"] = stats.updates;
+    all["set_switches"] = stats.set_switches;
+    all["evictions"] = stats.evictions;
+    all["forgotten"] = stats.forgotten;
+    all["live_executables"] = stats.live_executables;
+    all["live_templates"] = stats.live_templates;
+    all["families"] = stats.families;
+    all["estimated_device_bytes"] = stats.estimated_device_bytes;
+    using Seconds = std::chrono::duration<double>;
+    all["capture_seconds"] = Seconds(stats.capture_time).count();
+    all["instantiate_seconds"] = Seconds(stats.instantiate_time).count();
+    all["update_seconds"] = Seconds(stats.update_time).count();
+    all["first_launch_seconds"] = Seconds(stats.first_launch_time).count();
+    all["hit_rate"] = stats.hit_rate();
+    all["graph_rate"] = stats.graph_rate();
+    return all;
+  }
+  std::string report() const { return graphcache::to_string(torch().cache().stats()); }
+  std::string repr() const {
+    if (!is_of_this_process()) return "<graphcache_torch.Cache of another process>";
+    const graphcache::Stats stats = torch().cache().stats();
+    return "<graphcache_torch.Cache of device " + std::to_string(torch().cache().options().device) + ": " +
+           std::to_string(stats.live_templates) + " graphs, " + std::to_string(stats.live_executables) +
+           " executables>";
+  }
+  py::list advise() const {
+    const std::vector<graphcache::Finding> findings = [&] {
+      const WithoutGil nogil;
+      return graphcache::advise(torch().cache());
+    }();
+    py::list all;
+    for (const graphcache::Finding& finding : findings) {
+      all.append(py::make_tuple(graphcache::to_string(finding.kind), finding.label, finding.text, finding.cure));
+    }
+    return all;
+  }
+
+  // Visits the objects that the cache keeps, for the garbage collector.
+  int traverse(visitproc visit, void* with) const {
+    for (const auto& [key, records] : *records_) {
+      for (const Record* record : records) {
+        for (PyObject* const object : {record->kept.ptr(), record->result.ptr()}) {
+          if (object == nullptr) continue;
+          if (const int stop = visit(object, with); stop != 0) return stop;
+        }
+      }
+    }
+    for (const auto& listener : listeners_) {
+      if (listener->callable() == nullptr) continue;
+      if (const int stop = visit(listener->callable(), with); stop != 0) return stop;
+    }
+    return 0;
+  }
+  void let_go() {
+    std::vector<py::object> gone;
+    for (const auto& [key, records] : *records_) {
+      for (Record* record : records) {
+        gone.push_back(std::move(record->kept));
+        gone.push_back(std::move(record->result));
+      }
+    }
+    for (const auto& listener : listeners_) gone.push_back(listener->let_go());
+  }
+
+ private:
+  void destroy() {
+    const WithoutGil nogil;  // it may wait for the device, or take the interpreter's lock
+    torch_.reset();
+  }
+
+  // Of runs that differ in nothing but addresses and floats. All of these belong to the key, until one changes. From
+  // then on they are values, except tensors that fn does not let move.
+  struct Movement {
+    enum class What { kUnknown, kAll, kNumbers, kNothing } what = What::kUnknown;
+    std::vector<std::uint64_t> words;  // what the first run passed, or once something moves, the last one
+    std::shared_ptr<const graphcache::ValueList> list;  // these, once something moves
+    std::shared_ptr<const Key> key;                     // of the first run
+    std::shared_ptr<const Key> moving;                  // the key as if everything moved
+    const char* why_direct = nullptr;                   // why a graph would be wrong, if it would
+    bool has_numbers = false;                           // whether floats are among what moves
+  };
+  using What = Movement::What;
+  static void lower(What* what, What to) { *what = std::max(*what, to); }
+  static constexpr std::size_t kMostMovements = 10000;  // keys that never come back must not pile up
+  // What a graph reads in place of arguments that are copied.
+  using Buffers = std::shared_ptr<const std::vector<at::Tensor>>;
+  // How what a run passes counts.
+  struct Whole {
+    std::shared_ptr<const Key> key;
+    std::shared_ptr<const graphcache::ValueList> list;  // what moves
+    std::shared_ptr<Movement> movement;                 // null in a run inside another one's capture
+    std::vector<at::Tensor> inputs = {};                // arguments that are copied
+    std::vector<std::size_t> firsts = {};               // Arguments::firsts_of() them
+    Buffers buffers = nullptr;                          // where to
+    bool tensors_move = false;
+    bool moves() const { return list != nullptr && list->size() != 0; }
+  };
+  // What is known of runs with one key and one fn.
+  struct Known {
+    ArgumentKinds kinds;
+    std::shared_ptr<Movement> movement;
+    std::optional<std::vector<std::size_t>> firsts;  // of what is copied
+  };
+  static constexpr std::size_t kMostKnown = 64;  // the others build their keys
+
+  Whole identify(const py::handle& key, const Applied& call, bool is_run = true) {
+    const Passed& passed = call.passed();
+    Keyer keyer;
+    begin_key(keyer, key, call.fn());
+    const Key without_arguments = std::move(keyer).finish();
+    bool are_equal = false;
+    Whole whole;
+    const auto [known, is_new] = known_.try_emplace(without_arguments);
+    for (const Known& one : known->second) {
+      if (!one.kinds.are(passed, one.movement->words, &are_equal)) continue;
+      if (!are_equal && (whole.list = one.kinds.values_of(passed)) == nullptr) continue;
+      if (copies_inputs_) {
+        whole.inputs = one.kinds.inputs_of(passed);
+        if (Arguments::firsts_of(whole.inputs) != one.firsts) continue;
+      }
+      whole.movement = one.movement;
+      break;
+    }
+    if (whole.movement == nullptr) {
+      if (is_new && is_run) note_fn(key, call.fn());
+      Arguments all = arguments(What::kAll);
+      Key moving = make_key(key, call.fn(), passed, &all);
+      const auto begin = reinterpret_cast<const std::uint64_t*>(all.list.data());
+      const std::vector<std::uint64_t> words(begin, begin + all.list.size());
+      const Arguments::Tensors tensors = all.tensors;
+      whole.list = std::make_shared<const graphcache::ValueList>(std::move(all.list));
+      whole.inputs = std::move(all.copied);
+      if (const auto found = movements_.find(moving); found != movements_.end()) {
+        whole.movement = found->second;
+      } else {
+        whole.movement = std::make_shared<Movement>();
+        whole.movement->words = words;
+        whole.movement->why_direct = all.why_direct;
+        whole.movement->has_numbers = all.has_numbers;
+        whole.movement->moving = std::make_shared<const Key>(moving);
+        whole.movement->key = words.empty() ? whole.movement->moving : key_with(What::kNothing, key, call).key;
+        if (is_run) movements_[moving] = whole.movement;
+      }
+      are_equal = whole.movement->words == words;
+      if (movements_.size() > kMostMovements || known_.size() > kMostMovements) forget_movements();
+      Known one{ArgumentKinds(passed, Arguments(device(), tensors, true)), whole.movement,
+                Arguments::firsts_of(whole.inputs)};
+      std::vector<Known>& of_fn = known_[without_arguments];  // Python code may have run meanwhile.
+      if (is_run && one.kinds.are_known() && of_fn.size() < kMostKnown) of_fn.push_back(std::move(one));
+    }
+    Movement& movement = *whole.movement;
+    if (movement.why_direct != nullptr) {
+      whole.key = movement.moving;
+      whole.list = nullptr;
+      return whole;
+    }
+    if (movement.what == What::kNumbers || movement.what == What::kNothing) {
+      Whole rest = key_with(movement.what, key, call);
+      rest.movement = std::move(whole.movement);
+      return rest;
+    }
+    if (movement.what == What::kUnknown && are_equal) {
+      whole.key = movement.key;
+      whole.list = nullptr;
+      return whole;
+    }
+    whole.key = movement.moving;
+    whole.tensors_move = arguments(What::kAll).tensors == Arguments::Tensors::kMove;
+    if (are_equal) {
+      whole.list = movement.list;
+    } else if (is_run) {
+      const auto begin = reinterpret_cast<const std::uint64_t*>(whole.list->data());
+      movement.words.assign(begin, begin + whole.list->size());
+      movement.list = whole.list;
+      if (std::exchange(movement.what, What::kAll) == What::kUnknown) {
+        const std::shared_ptr<const Key> first = std::move(movement.key);
+        const WithoutGil nogil;
+        torch().cache().erase(*first);
+      }
+    }
+    return whole;
+  }
+  // `values` are empty.
+  Whole key_with(Arguments values, const py::handle& key, const Applied& call) const {
+    auto whole = std::make_shared<const Key>(make_key(key, call.fn(), call.passed(), &values));
+    return {std::move(whole), std::make_shared<const graphcache::ValueList>(std::move(values.list)), nullptr,
+            std::move(values.copied)};
+  }
+  Whole key_with(What what, const py::handle& key, const Applied& call) const {
+    return key_with(arguments(what), key, call);
+  }
+  Whole of_inner_run(const py::handle& key, const Applied& call) const {
+    return key_with(Arguments(device()), key, call);
+  }
+  // How arguments count. With a pool for each key, a result of an earlier run may lie where the graph has temporaries,
+  // so tensors stay.
+  Arguments arguments(What what) const {
+    using Tensors = Arguments::Tensors;
+    const bool may_move = what == What::kAll && torch().has_one_pool();
+    return Arguments(device(),
+                     copies_inputs_ ? Tensors::kCopied
+                     : may_move     ? Tensors::kMove
+                                    : Tensors::kStay,
+                     what != What::kNothing);
+  }
+  // From now on no more than this moves.
+  void limit(const Whole& whole, What what) {
+    whole.movement->what = what;
+    const WithoutGil nogil;
+    torch().cache().erase(*whole.key);
+  }
+  void forget_movements() {
+    // Behind what they are in, because the end of an object may run Python code.
+    const auto movements = std::exchange(movements_, {});
+    const auto known = std::exchange(known_, {});
+    const auto fns = std::exchange(fns_, {});
+  }
+
+  // Warns of a program that makes its fn anew, so that it counts as another one each time.
+  void note_fn(const py::handle& key, const py::handle& fn) {
+    constexpr int kMany = 128;
+    PyObject* code = code_of(fn.ptr());
+    if (!PyCode_Check(code)) code = reinterpret_cast<PyObject*>(Py_TYPE(code));
+    Keyer keyer;
+    add_simple(keyer, key.ptr());
+    keyer.add(static_cast<const void*>(code));
+    if (++fns_[std::move(keyer).finish()] != kMany) return;
+    const std::string text = "graphcache: " + std::string(py::str(fn)) + " is the " + std::to_string(kMany) +
+                             "th function of one key with this code. Each counts as another one, by what it has closed "
+                             "over or by its identity: pass that as arguments";
+    if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 1) != 0) throw py::error_already_set();
+  }
+
+  // Buffers for what is copied, which a capture of this run takes if the key's graph has none.
+  void make_buffers(Whole& whole) const {
+    if (whole.inputs.empty() || whole.movement->why_direct != nullptr) return;
+    if (graphcache::torch_detail::is_inside_capture(device())) return;  // of other code, where nothing is launched
+    whole.firsts = *Arguments::firsts_of(whole.inputs);
+    const auto found = records_->find(*whole.key);
+    if (found != records_->end()) {
+      whole.buffers = found->second.back()->buffers;
+      return;
+    }
+    std::vector<at::Tensor> all;
+    for (std::size_t i = 0; i < whole.inputs.size(); ++i) {
+      const at::Tensor& input = whole.inputs[i];
+      const std::size_t first = whole.firsts[i];
+      all.push_back(first == i ? at::empty_strided(input.sizes(), input.strides(), input.options()) : all[first]);
+    }
+    whole.buffers = std::make_shared<const std::vector<at::Tensor>>(std::move(all));
+  }
+  // Copies what a run passes to its buffers, before each launch in its scope.
+  class Inputs {
+   public:
+    explicit Inputs(const Whole& whole) {
+      if (whole.buffers != nullptr)
+        copy_ = [&whole] {
+          std::vector<at::Tensor> from, to;
+          for (std::size_t i = 0; i < whole.inputs.size(); ++i) {
+            if (whole.firsts[i] != i) continue;
+            from.push_back(whole.inputs[i]);
+            to.push_back((*whole.buffers)[i]);
+          }
+          const at::NoGradGuard without_gradients;
+          at::_foreach_copy_(to, from, /*non_blocking=*/true);
+        };
+      graphcache::torch_detail::before_launch = copy_ ? &copy_ : nullptr;
+    }
+    ~Inputs() { graphcache::torch_detail::before_launch = outer_; }
+    Inputs(const Inputs&) = delete;
+    Inputs& operator=(const Inputs&) = delete;
+
+   private:
+    std::function<void()> copy_;
+    const std::function<void()>* const outer_ = graphcache::torch_detail::before_launch;
+  };
+  c10::DeviceIndex device() const { return static_cast<c10::DeviceIndex>(torch().cache().options().device); }
+
+  // What a key's graph uses, and what its runs return. Objects that the key contains by identity are kept alive, so
+  // that their addresses are not reused.
+  struct Record {
+    py::object kept;
+    py::object result;        // with capsules for what fn was given and returns
+    bool is_rebuilt = false;  // whether each run makes new containers for it
+    Buffers buffers = nullptr;
+  };
+  // The records of each key's graphs, the oldest first. A graph keeps its record, and is destroyed last.
+  using Records = std::unordered_map<Key, std::vector<Record*>>;
+
+  // A record that a graph keeps. Called with the interpreter's lock; released without it, perhaps after the cache's
+  // object is gone (~TorchCache).
+  std::shared_ptr<void> record_of(const Key& key, py::object kept, const py::object& result, const Passed& passed,
+                                  const Buffers& buffers) {
+    auto made = std::make_unique<Record>(Record{std::move(kept), {}, false, buffers});
+    // A list, dict or object that fn was given is that of each run. The graph must not keep it, as it may be large.
+    const std::vector<py::object> given = mutable_holders_of(passed);
+    const auto mark = [&](PyObject* part, Holder holder) -> py::object {
+      if (!is_mutable(part, holder)) return {};
+      made->is_rebuilt = made->is_rebuilt || holder != Holder::kObject;
+      const auto is_it = [&](const py::object& one) { return one.ptr() == part; };
+      const auto found = std::find_if(given.begin(), given.end(), is_it);
+      if (found == given.end()) return {};
+      made->is_rebuilt = true;
+      return py::capsule(reinterpret_cast<void*>(found - given.begin() + 1), kArgument);
+    };
+    made->result = Changed(mark)(result.ptr());
+    Record* const record = made.release();
+    (*records_)[key].push_back(record);
+    return {record, [key, records = records_](Record* gone) {
+              if (!has_interpreter()) return;
+              const WithGil gil;
+              const auto found = records->find(key);
+              std::vector<Record*>& of_key = found->second;
+              of_key.erase(std::remove(of_key.begin(), of_key.end(), gone), of_key.end());
+              if (of_key.empty()) records->erase(found);
+              delete gone;  // last, because that may run Python code
+            }};
+  }
+  py::object result_of(const Key& key, const Passed& passed) const {
+    const auto found = records_->find(key);
+    if (found == records_->end()) throw std::runtime_error("graphcache: another thread erased the key during its run");
+    const Record& record = *found->second.back();
+    const py::object result = record.result;
+    if (!result) throw std::runtime_error("graphcache: the garbage collector has cleared the cache");
+    if (!record.is_rebuilt) return result;
+    const std::vector<py::object> given = mutable_holders_of(passed);
+    const auto unmark = [&](PyObject* part, Holder) -> py::object {
+      if (PyCapsule_IsValid(part, kArgument) == 0) return {};
+      return given.at(reinterpret_cast<std::uintptr_t>(PyCapsule_GetPointer(part, kArgument)) - 1);
+    };
+    return Changed(unmark, /*copies_all=*/true)(result.ptr());
+  }
+  static constexpr const char* kArgument = "graphcache_torch.argument";
+  // The lists, dicts and objects among the arguments, and in them.
+  static std::vector<py::object> mutable_holders_of(const Passed& passed) {
+    std::vector<py::object> holders;
+    const auto add = [&](PyObject* part, Holder holder) {
+      if (is_mutable(part, holder)) holders.push_back(py::reinterpret_borrow<py::object>(part));
+    };
+    Walk<decltype(add)> walk(add, Walk<decltype(add)>::What::kAll);
+    for (PyObject* const one : passed) walk(one);
+    return holders;
+  }
+
+  bool is_of_this_process() const { return torch_->is_of_this_process(); }
+  graphcache::TorchCache& torch() const {
+    if (!is_of_this_process()) raise(graphcache::torch_detail::State::of_another_process());
+    return *torch_;
+  }
+
+  // The fn of run and warm. They share this type, because an entry belongs to a type. Called without the interpreter's
+  // lock.
+  struct Call {
+    PyCache* cache;
+    const Whole& whole;
+    const py::handle key;
+    const py::object& fn;
+    const Passed& passed;
+    py::object* returned;
+    What* may_move;  // lowered to what fn lets move
+
+    absl::Status operator()() const { return call_with(nullptr); }
+    absl::Status operator()(const graphcache::ListedValues& values) const { return call_with(&values); }
+
+   private:
+    // Calls fn as it would be called with these values, if there are any.
+    absl::Status call_with(const graphcache::ListedValues* values) const {
+      const WithGil gil;
+      try {
+        return call(values);
+      } catch (const py::error_already_set& error) {
+        if (error.matches(PyExc_Exception)) throw;
+        throw OrderToStop(error);
+      }
+    }
+    absl::Status call(const graphcache::ListedValues* values) const {
+      const bool is_captured = cache->torch_->captures_call();  // else directly, or as a part of another run's capture
+      if (is_captured && whole.movement->why_direct != nullptr) {
+        return absl::FailedPreconditionError(whole.movement->why_direct);
+      }
+      py::list kept;  // fn may change its closure
+      const auto keep = [&](PyObject* one) { kept.append(py::reinterpret_borrow<py::object>(one)); };
+      if (is_captured) {
+        keep(fn.ptr());
+        for_each_closed_over(fn.ptr(), keep);
+        for_each_identity(key.ptr(), keep);
+        for (PyObject* const one : passed) for_each_identity(one, keep);
+      }
+      const bool is_again = values != nullptr && cache->torch_->captures_call_again();
+      std::vector<py::object> others;
+      std::vector<PyObject*> pointers;
+      Passed now = passed;
+      if (is_again || (is_captured && whole.buffers != nullptr)) {
+        std::size_t number = 0, copied = 0;
+        const auto change = [&](PyObject* part, Holder) {
+          return is_again ? with_value(part, *values, &number, &copied) : with_buffer(part, &copied);
+        };
+        Changed changed(change);
+        for (PyObject* const one : passed) {
+          others.push_back(changed(one));
+          pointers.push_back(others.back().ptr());
+        }
+        now.values = pointers.data();
+      }
+      if (is_again) {
+        *returned = call_python(fn, now);
+      } else if (absl::Status status = call_once(now, is_captured); !status.ok()) {
+        return status;
+      }
+      if (is_captured || whole.moves()) *returned = cache->as_results(*returned, whole, may_move);
+      if (is_captured)
+        cache->torch_->keep(cache->record_of(*whole.key, std::move(kept), *returned, passed, whole.buffers));
+      return absl::OkStatus();
+    }
+    // The call whose work counts. A replay repeats nothing else that it does.
+    absl::Status call_once(const Passed& now, bool is_captured) const {
+      if (whole.movement == nullptr) {
+        *returned = call_python(fn, now);
+        return absl::OkStatus();
+      }
+      const std::optional<Key> before = contents_of(now);
+      const std::size_t uses = whole.tensors_move ? uses_of(now) : 0;
+      const std::uint64_t writes = writes_of(now);
+      const char*& why = whole.movement->why_direct;
+      const auto check_contents = [&] {
+        if (contents_of(now) == before) return;
+        why = "fn changes its arguments, which a replay would not do";
+        if (!is_captured) return;
+        // A second call would change them again.
+        PyErr_SetString(PyExc_RuntimeError,
+                        "graphcache: fn changes its arguments, and has done so under capture, where nothing is "
+                        "computed. A direct run notices it before (capture_after)");
+        throw OrderToStop(py::error_already_set());
+      };
+      try {
+        *returned = call_python(fn, now);
+      } catch (const py::error_already_set&) {
+        check_contents();
+        throw;
+      }
+      check_contents();
+      // A tensor that fn keeps elsewhere would be that of this call for ever.
+      if (whole.tensors_move && uses_of(now) > uses) lower(may_move, What::kNumbers);
+      if (writes_of(now) == writes) return absl::OkStatus();
+      why = "fn writes into an argument that is copied for a graph";
+      return is_captured ? absl::FailedPreconditionError(why) : absl::OkStatus();
+    }
+    // All that a call passes and holds, or nothing if that cannot be said.
+    std::optional<Key> contents_of(const Passed& now) const {
+      try {
+        Keyer keyer;
+        Arguments staying(cache->device());
+        keyer.add(PassedParts{now, &staying});
+        return std::move(keyer).finish();
+      } catch (const py::builtin_exception&) {
+        return std::nullopt;
+      }
+    }
+    // How often the tensors that are copied were written, as far as PyTorch counts it: not in inference mode.
+    std::uint64_t writes_of(const Passed& now) const {
+      std::uint64_t writes = 0;
+      if (whole.inputs.empty()) return writes;
+      const auto add = [&](PyObject* part, Holder) {
+        if (!THPVariable_Check(part)) return;
+        const at::Tensor& tensor = THPVariable_Unpack(part);
+        if (!Arguments::may_be_copied(tensor, cache->device()) || tensor.is_inference()) return;
+        writes += static_cast<std::uint64_t>(tensor._version());
+      };
+      Walk<decltype(add)> walk(add, Walk<decltype(add)>::What::kContainers);
+      for (PyObject* const one : now) walk(one);
+      return writes;
+    }
+    // The number of references to the tensors among these, to their memory, and to what they are in.
+    static std::size_t uses_of(const Passed& now) {
+      std::size_t uses = 0;
+      const auto add = [&](PyObject* part, Holder holder) {
+        if (THPVariable_Check(part)) {
+          const at::Tensor& tensor = THPVariable_Unpack(part);
+          uses += static_cast<std::size_t>(Py_REFCNT(part)) + tensor.use_count() + tensor.storage().use_count();
+        } else if (holder != Holder::kNone && holder != Holder::kObject) {
+          uses += static_cast<std::size_t>(Py_REFCNT(part));
+        }
+      };
+      Walk<decltype(add)> walk(add, Walk<decltype(add)>::What::kContainers);
+      for (PyObject* const one : now) walk(one);
+      return uses;
+    }
+    // The value of this part, the first of which is number `number`: another object for a tensor, without its memory.
+    // Null for other parts. As in Arguments.
+    py::object with_value(PyObject* part, const graphcache::ListedValues& values, std::size_t* number,
+                          std::size_t* copied) const {
+      if (*number == whole.list->size()) return with_buffer(part, copied);
+      if (is_number(part)) return number_like(part, values.number((*number)++));
+      if (!THPVariable_Check(part) || !whole.tensors_move) return with_buffer(part, copied);
+      const at::Tensor& tensor = THPVariable_Unpack(part);
+      if (!Arguments::may_move(tensor, cache->device())) return {};
+      const auto offset = static_cast<std::size_t>(tensor.storage_offset()) * tensor.element_size();
+      auto* const begin = static_cast<char*>(values.pointer((*number)++)) - offset;
+      const c10::Storage storage(c10::Storage::use_byte_size_t(), tensor.storage().nbytes(),
+                                 at::DataPtr(begin, tensor.device()));
+      at::Tensor other = at::empty({0}, tensor.options());
+      other.set_(storage, tensor.storage_offset(), tensor.sizes(), tensor.strides());
+      other._set_conj(tensor.is_conj());
+      other._set_neg(tensor.is_neg());
+      return py::cast(other);
+    }
+    // The buffer of this part if it is copied, or null.
+    py::object with_buffer(PyObject* part, std::size_t* copied) const {
+      const bool is_copied = whole.buffers != nullptr && THPVariable_Check(part) &&
+                             Arguments::may_be_copied(THPVariable_Unpack(part), cache->device());
+      return is_copied ? py::cast(whole.buffers->at((*copied)++)) : py::object();
+    }
+  };
+
+  // The make of run_graph: a graph, or a tuple of a graph and what runs return.
+  struct Make {
+    PyCache* cache;
+    const Key& key;
+    const py::object& make;
+    py::object* returned;
+
+    std::shared_ptr<at::cuda::CUDAGraph> operator()() const {
+      const WithGil gil;
+      const py::object made = call_python(make, Passed());
+      const bool is_pair = py::isinstance<py::tuple>(made) && py::len(made) == 2;
+      const py::object graph = is_pair ? py::object(made[py::int_(0)]) : made;
+      auto& captured = graph.cast<at::cuda::CUDAGraph&>();
+      *returned = is_pair ? py::object(made[py::int_(1)]) : py::none();
+      return {cache->record_of(key, py::make_tuple(graph, make), *returned, Passed(), nullptr), &captured};
+    }
+  };
+
+  // What fn has returned, with copies of the tensors that the capture has allocated, in memory where no other key has
+  // temporaries. Tensors that are not found, such as those in attributes, are noticed by check_what_is_left().
+  // Tensors that fn was given must not move if it returns them, or a view: a replay would return that of the capture.
+  // Nor if what it returns has a backward(), which reads them.
+  py::object as_results(py::object returned, const Whole& whole, What* may_move) {
+    const auto is_given = [&](const void* storage) {
+      if (!whole.moves()) return false;
+      const auto memory = whole.list->memory();
+      return std::any_of(memory.begin(), memory.end(), [&](const auto& one) {
+        const auto offset = reinterpret_cast<std::uintptr_t>(storage) - reinterpret_cast<std::uintptr_t>(one.begin);
+        return offset < one.bytes;
+      });
+    };
+    const auto is_buffer = [&](const at::Tensor& tensor) {
+      if (whole.buffers == nullptr) return false;
+      const auto shares = [&](const at::Tensor& one) { return one.storage().data() == tensor.storage().data(); };
+      return std::any_of(whole.buffers->begin(), whole.buffers->end(), shares);
+    };
+    const auto copy = [&](const at::Tensor& tensor) {
+      if (!tensor.is_cuda() || !tensor.has_storage()) return tensor;
+      // The next run writes a buffer before it replays.
+      const bool must_copy = torch_->captures_call() && is_buffer(tensor);
+      const bool may_copy = must_copy || torch_->is_of_capture(tensor);
+      const at::Tensor result = may_copy && (torch_->begin_results() || must_copy) ? tensor.clone() : tensor;
+      if (whole.tensors_move && (tensor.requires_grad() || is_given(result.storage().data()))) {
+        lower(may_move, What::kNumbers);
+      }
+      return result;
+    };
+    const auto copy_in_tree = py::cpp_function(copy);
+    const auto change = [&](PyObject* part, Holder holder) -> py::object {
+      // It may be one that it was given.
+      if (PyFloat_Check(part) && whole.moves() && whole.movement->has_numbers) lower(may_move, What::kNothing);
+      if (THPVariable_Check(part)) return py::cast(copy(THPVariable_Unpack(part)));
+      if (is_constant(part) || PyFloat_Check(part) || (holder != Holder::kNone && holder != Holder::kObject)) return {};
+      // What else PyTorch takes for a container.
+      return py::module_::import("torch.utils._pytree")
+          .attr("tree_map_only")(py::module_::import("torch").attr("Tensor"), copy_in_tree, py::handle(part));
+    };
+    return Changed(change)(returned.ptr());
+  }
+
+  std::shared_ptr<Records> records_ = std::make_shared<Records>();
+  std::unordered_map<Key, std::shared_ptr<Movement>> movements_;  // by all that
+                                                                  // does not move
+  std::unordered_map<Key, std::vector<Known>> known_;
+  std::unordered_map<Key, int> fns_;  // how many there are of one code
+  std::vector<std::shared_ptr<PyListener>> listeners_;
+  const bool copies_inputs_;
+  std::unique_ptr<graphcache::TorchCache> torch_;
+};
+
+}  // namespace
