@@ -4,8 +4,8 @@
 // Freed blocks are kept until it is safe to block (erase, clear, destruction), or until 16 MiB have accumulated. They
 // are never reused. The reason is that CUDA gives no notification when the last launch that uses a block has finished.
 // An event would need the stream, which may be gone, and a user object of the graph would make every launch slower
-// (docs/design.md). Freeing device memory blocks until all work of the device is done, and that work may wait for what
-// the caller does next.
+// (docs/semantics.md). Freeing device memory blocks until all work of the device is done, and that work may wait for
+// what the caller does next.
 #pragma once
 
 #include <absl/base/thread_annotations.h>
