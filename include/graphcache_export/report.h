@@ -23,7 +23,8 @@ struct ReportOptions {
 //   - the costliest entries, the families, and which keys share executables;
 //   - evictions, and the findings of advise();
 //   - pictures of graphs.
-// Throws std::bad_alloc.
+// Beside what `may_leave` says, it contains the device's name, and of keys of one label the bools, enums and numbers of
+// up to 32 bits that differ. Throws std::bad_alloc.
 std::string report_html(const Cache& cache, const ReportOptions& options = {});
 
 }  // namespace graphcache

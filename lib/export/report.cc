@@ -1,14 +1,18 @@
 #include "graphcache_export/report.h"
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <sstream>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -28,6 +32,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kMostSlots = 60;     // limit for the chart of outcomes over time
 constexpr std::size_t kMostFamilies = 50;  // limit for the families shown, those with the most runs
 constexpr std::size_t kMostMembers = 20;   // limit for the members shown of a family
+constexpr std::size_t kMostParts = 6;      // limit for the differing parts shown of a key
 
 std::uint64_t sum(const std::array<std::uint64_t, kOutcomeCount>& outcomes, std::initializer_list<Outcome> which) {
   std::uint64_t total = 0;
@@ -68,6 +73,8 @@ struct Priced {
   double nanoseconds = 0;
   // A number for this page, counted from 1, because ids are too long to read.
   std::size_t number = 0;
+  // The parts of the key that differ among the keys of its label. Empty if no other key has the label.
+  std::string differs = {};
 };
 
 // Sorted by cost, the most expensive first.
@@ -86,6 +93,77 @@ std::vector<Priced> priced(std::vector<EntryInfo> entries, const Stats& stats) {
   return result;
 }
 
+// ---- What tells the keys of a label apart ---------------------------------------------------------------------------
+
+struct PartText {
+  std::string text;
+  const char* hidden_as = nullptr;  // Null if the text may leave the process without ExportOptions::keys.
+};
+
+PartText text_of(const KeyPart& part) {
+  switch (part.kind) {
+    case KeyPart::Kind::kBool:
+      return {part.integer != 0 ? "true" : "false"};
+    case KeyPart::Kind::kText:
+      return {'"' + part.text + '"', "text"};
+    case KeyPart::Kind::kAddress: {
+      std::ostringstream text;
+      text << "0x" << std::hex << static_cast<std::uint64_t>(part.integer);
+      return {text.str(), "address"};
+    }
+    case KeyPart::Kind::kNullText:
+      return {"no text"};
+    case KeyPart::Kind::kNoValue:
+      return {"no value"};
+    case KeyPart::Kind::kInteger:
+    case KeyPart::Kind::kEnum:
+      break;
+  }
+  const std::string number = (part.kind == KeyPart::Kind::kEnum ? "enum " : "") + std::to_string(part.integer);
+  // A larger number may be an address or a hash.
+  const bool is_small = part.integer >= std::numeric_limits<std::int32_t>::min() &&
+                        part.integer <= std::numeric_limits<std::uint32_t>::max();
+  return {number, is_small ? nullptr : "large number"};
+}
+
+// Sets `differs` of entries whose keys have the same label. Parts are counted from 0, as in the findings of advise().
+void tell_apart(const std::vector<Priced*>& alike, bool may_show_all) {
+  std::vector<std::vector<KeyPart>> keys;
+  std::size_t most_parts = 0;
+  for (const Priced* each : alike) {
+    keys.push_back(each->entry.key.parts());
+    most_parts = std::max(most_parts, keys.back().size());
+  }
+  std::size_t told = 0;
+  for (std::size_t part = 0; part < most_parts; ++part) {
+    std::vector<PartText> texts;
+    std::map<std::string, std::size_t> numbers;  // of the values, from 1
+    for (const std::vector<KeyPart>& key : keys) {
+      texts.push_back(part < key.size() ? text_of(key[part]) : PartText{"missing"});
+      numbers.try_emplace(texts.back().text, numbers.size() + 1);
+    }
+    if (numbers.size() == 1) continue;
+    if (++told > kMostParts) break;
+    for (std::size_t i = 0; i < alike.size(); ++i) {
+      const auto& [text, hidden_as] = texts[i];
+      const bool is_hidden = hidden_as != nullptr && !may_show_all;
+      const std::string shown = is_hidden ? hidden_as + (" no. " + std::to_string(numbers[text])) : text;
+      std::string& differs = alike[i]->differs;
+      differs += (differs.empty() ? "part " : ", part ") + std::to_string(part) + ": " + shown;
+    }
+  }
+  if (told <= kMostParts) return;
+  for (Priced* each : alike) each->differs += ", ...";
+}
+
+void tell_apart(std::vector<Priced>* all, bool may_show_all) {
+  std::map<std::string, std::vector<Priced*>> by_label;
+  for (Priced& each : *all) by_label[each.entry.label].push_back(&each);
+  for (const auto& [label, alike] : by_label) tell_apart(alike, may_show_all);
+}
+
+// ---- Entries and families -------------------------------------------------------------------------------------------
+
 Json shown_entries(const std::vector<Priced>& all, const ReportOptions& options) {
   std::vector<EntryInfo> shown;
   for (const Priced& each : all) {
@@ -95,11 +173,10 @@ Json shown_entries(const std::vector<Priced>& all, const ReportOptions& options)
   for (std::size_t i = 0; i < json.size(); ++i) {
     json[i]["number"] = all[i].number;
     json[i]["cost_ns"] = all[i].nanoseconds;
+    json[i]["differs"] = all[i].differs;
   }
   return json;
 }
-
-// ---- Families -------------------------------------------------------------------------------------------------------
 
 struct Family {
   std::uint64_t number = 0;
@@ -126,7 +203,8 @@ Json families(const std::vector<Priced>& entries) {
     family.nodes = entry.nodes;
     family.bytes += entry.live ? entry.estimated_device_bytes : 0;
     if (family.members.size() < kMostMembers) {
-      family.members.push_back({{"label", entry.label}, {"number", each.number}, {"live", entry.live}});
+      family.members.push_back(
+          {{"label", entry.label}, {"number", each.number}, {"differs", each.differs}, {"live", entry.live}});
     }
   }
   std::vector<Family> sorted;
@@ -194,6 +272,7 @@ Json graphs(const Cache& cache, const std::vector<Priced>& entries, const Report
     nodes_left -= graph->nodes.size();
     Json shown = Json::parse(to_json(*graph, options.may_leave));
     shown["number"] = each.number;
+    shown["differs"] = each.differs;
     shown["nodes_in_all"] = all;
     for (std::size_t i = 0; i < graph->nodes.size(); ++i) {
       Json& lines = shown["nodes"][i]["lines"] = Json::array();
@@ -223,6 +302,17 @@ Json options_of(const Options& options) {
           {"verify_every", options.verify_every},
           {"on_stale", static_cast<int>(options.on_stale)},
           {"diagnose", options.diagnose}};
+}
+
+// The name of the device, which on hostrt begins with "hostrt". Empty if the cache has no device yet, and where an
+// older error of the program would be lost.
+std::string device_of(const Cache& cache) {
+  const int device = cache.options().device;
+  cudaDeviceProp properties = {};
+  if (device < 0 || cudaPeekAtLastError() != cudaSuccess) return "";
+  if (cudaGetDeviceProperties(&properties, device) == cudaSuccess) return properties.name;
+  (void)cudaGetLastError();  // The program must not find this failure in its next check.
+  return "";
 }
 
 std::string now() {
@@ -256,10 +346,12 @@ std::string report_html(const Cache& cache, const ReportOptions& options) {
   const Stats stats = cache.stats();
   const Json all = Json::parse(to_json(cache, options.may_leave));
   const EventRing* const ring = find_listener<EventRing>(cache.options().listeners);
-  const std::vector<Priced> entries = priced(cache.entries(), stats);
+  std::vector<Priced> entries = priced(cache.entries(), stats);
+  tell_apart(&entries, options.may_leave.keys);
   const Json data = {{"title", options.title},
                      {"made", now()},
                      {"graphcache", kVersion},
+                     {"device", device_of(cache)},
                      {"options", options_of(cache.options())},
                      {"defaults", options_of(Options())},
                      {"stats", all.at("stats")},

@@ -1,6 +1,7 @@
 // report_page FOLDER: a cache on hostrt with hostile labels and a hostile title. Writes its page (page.html), the same
-// with everything that may leave the process (all.html), a page of an unused cache (empty.html), and the expected
-// contents of the first one (expected.json).
+// with everything that may leave the process (all.html), a page of an unused cache (empty.html), pages of keys with one
+// label, without (alike.html) and with whole keys (alike_all.html), and the expected contents of the first one
+// (expected.json).
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -41,6 +42,9 @@ const char* const kLabels[] = {
 };
 constexpr const char* kTitle = "A title </title></script><script>document.title = 'wrong'</script> \xFF";
 constexpr int kSize = 64;
+constexpr int kAlike = 12;   // keys with one label
+constexpr int kChain = 100;  // equal nodes of each of their graphs
+constexpr std::uint64_t kLarge = 0xABCDE'0000'0000;
 
 void check(bool is_right, const std::string& what) {
   if (is_right) return;
@@ -129,6 +133,21 @@ void use(graphcache::Cache& cache, cudaStream_t stream, float* data) {
   check(cudaStreamSynchronize(stream));
 }
 
+// Keys with one label, which differ in parts of several kinds. Their graphs are chains of equal nodes.
+void use_alike(graphcache::Cache& cache, cudaStream_t stream, float* data) {
+  for (int i = 1; i <= kAlike; ++i) {
+    const auto outcome = cache.run(
+        graphcache::key("md step", 100 + i, true, i % 2 == 0 ? "even part" : "odd part", data + i, kLarge + i), stream,
+        [&](graphcache::Recorder& rec) {
+          for (int node = 0; node < kChain; ++node) {
+            rec.launch(graphcache::test::add, {dim3(1), dim3(1)}, data + i, 1, 1.0f);
+          }
+        });
+    check(outcome.ok(), outcome.status().ToString());
+  }
+  check(cudaStreamSynchronize(stream));
+}
+
 }  // namespace
 
 int main(int, char** argv) {
@@ -152,5 +171,10 @@ int main(int, char** argv) {
   options.may_leave = {.keys = true, .values = true};
   write(folder + "/all.html", report_html(sharing, options));
   write(folder + "/empty.html", report_html(graphcache::Cache()));
+
+  graphcache::Cache alike({.max_executables = 4});
+  use_alike(alike, stream, data);
+  write(folder + "/alike.html", report_html(alike));
+  write(folder + "/alike_all.html", report_html(alike, {.may_leave = {.keys = true}}));
   write(folder + "/expected.json", expected(cache, data).dump(1, ' ', false, Json::error_handler_t::replace));
 }
