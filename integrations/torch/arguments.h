@@ -290,12 +290,15 @@ class Changed {
   std::unordered_map<PyObject*, std::pair<py::object, py::object>> done_;  // each holder, and what it has become
 };
 
-// Calls visit(part, holder) for each part, a holder before what it holds, and each holder once.
+// What walk() goes into.
+enum class Into {
+  kContainers,
+  kAll,  // also objects, names, and what for_each_added() has
+};
 template <class Visit>
 class Walk {
  public:
-  enum class What { kContainers, kAll };  // kAll: also into objects, and with names, and with for_each_added()
-  Walk(const Visit& visit, What what) : visit_(visit), is_all_(what == What::kAll) {}
+  Walk(const Visit& visit, Into into) : visit_(visit), is_all_(into == Into::kAll) {}
 
   void operator()(PyObject* of, int depth = 0) {
     const Holder holder = holder_of(of);
@@ -316,6 +319,12 @@ class Walk {
   const bool is_all_;
   std::unordered_map<PyObject*, py::object> seen_;
 };
+// Calls visit(part, holder) for each part of what is passed, a holder before what it holds, and each holder once.
+template <class Visit>
+void walk(const Passed& passed, Into into, const Visit& visit) {
+  Walk walk_one(visit, into);
+  for (PyObject* const one : passed) walk_one(one);
+}
 
 }  // namespace gnu::visibility("hidden")]]torch_keys
 }  // namespace graphcache

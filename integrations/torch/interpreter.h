@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <functional>
+#include <cstdint>
 #include <initializer_list>
 #include <mutex>
 #include <string>
@@ -20,7 +20,8 @@
 namespace graphcache {
 namespace [[gnu::visibility("hidden")]] torch_keys {  // As pybind11's.
 
-// What fn raised is an order to stop: KeyboardInterrupt, SystemExit, or another error that is no Exception.
+// An error behind which fn must not be called again: KeyboardInterrupt, SystemExit or another one that is no Exception,
+// or that fn has changed its arguments.
 struct OrderToStop : py::error_already_set {
   explicit OrderToStop(const py::error_already_set& error) : py::error_already_set(error) {}
 };
@@ -139,32 +140,18 @@ class PyListener final : public graphcache::Listener {
   }
 
   void end(const graphcache::CacheEvent& event) override {
-    for (const std::string& line : std::invoke([&] {
-           const std::lock_guard lock(mutex_);
-           return std::exchange(lines_, {});
-         })) {
-      tell([&](py::dict& says) {
-        says["kind"] = "message";
-        for (const char* const none : {"label", "error"}) says[none] = "";
-        for (const char* const none : {"entry", "graph"}) says[none] = 0;
-        says["seconds"] = 0.0;
-        says["outcome"] = py::none();
-        says["text"] = line;
-      });
-    }
-    const std::chrono::duration<double> seconds = has_duration(event.kind) ? event.end - event.begin : seconds.zero();
-    tell([&](py::dict& says) {
-      says["kind"] = to_string(event.kind);
-      says["label"] = std::string(event.key.label());
-      says["entry"] = event.entry;
-      says["graph"] = event.graph;
-      says["seconds"] = seconds.count();
-      says["outcome"] = event.outcome ? py::object(py::str(to_string(*event.outcome))) : py::none();
-      says["error"] = std::string(event.status.message());
-      says["text"] = std::string(event.text);
-    });
+    for (const std::string& line : take_lines()) tell({"message", {}, 0, 0, {}, nullptr, {}, line});
+    const absl::string_view error = event.status.message();
+    tell({to_string(event.kind),
+          event.key.label(),
+          event.entry,
+          event.graph,
+          has_duration(event.kind) ? event.end - event.begin : Seconds::zero(),
+          event.outcome ? to_string(*event.outcome) : nullptr,
+          {error.data(), error.size()},
+          event.text});
   }
-  // Any thread may be the one that broke a capture, with locks of others: the line is told at the next event.
+  // Any thread may have broken a capture, and hold locks of others: Python gets the line with the next event.
   void message(std::string_view line) override {
     const std::lock_guard lock(mutex_);
     lines_.emplace_back(line);
@@ -175,16 +162,31 @@ class PyListener final : public graphcache::Listener {
   py::object let_go() { return std::exchange(callable_, py::object()); }
 
  private:
-  template <class Fill>
-  void tell(const Fill& fill) const {
+  using Seconds = std::chrono::duration<double>;
+  // What Python gets, under these names.
+  struct Said {
+    const char* kind;
+    std::string_view label;
+    std::uint64_t entry, graph;
+    Seconds seconds;
+    const char* outcome;  // or null
+    std::string_view error, text;
+  };
+
+  std::vector<std::string> take_lines() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(lines_, {});
+  }
+  void tell(const Said& said) const {
     if (!has_interpreter()) return;
     const WithGil gil;
     const py::object callable = callable_;
     if (!callable) return;
     try {
-      py::dict says;
-      fill(says);
-      callable(py::handle(namespace_type)(**says));
+      using namespace py::literals;
+      callable(py::handle(namespace_type)("kind"_a = said.kind, "label"_a = said.label, "entry"_a = said.entry,
+                                          "graph"_a = said.graph, "seconds"_a = said.seconds.count(),
+                                          "outcome"_a = said.outcome, "error"_a = said.error, "text"_a = said.text));
     } catch (py::error_already_set& error) {
       error.discard_as_unraisable(callable);
     }

@@ -41,6 +41,7 @@ struct Arguments {
   graphcache::ValueList list;
   bool has_numbers = false;  // whether floats are in it
   std::vector<at::Tensor> copied;
+  std::vector<std::size_t> firsts;   // firsts_of() these, once make_key() has taken them
   const char* why_direct = nullptr;  // why a graph would be wrong, if it would
 
   // One that requires gradients is a parameter, as a rule.
@@ -179,7 +180,7 @@ struct Number {
 struct Callable {
   PyObject* fn;
 };
-// What is told from a number or a text by its type.
+// A value that differs in its type from an equal number or text.
 struct OfType {
   PyObject* of;
   PyObject* value;  // a number or a text
@@ -428,15 +429,14 @@ inline void add_fn(Keyer& keyer, PyObject* fn) {
 // them.
 template <class Visit>
 void for_each_identity(PyObject* of, const Visit& visit) {
-  const auto each = [&](PyObject* part, Holder holder) {
+  walk(Passed{&of, 1}, Into::kAll, [&](PyObject* part, Holder holder) {
     if (is_exact_constant(part) || PyFloat_CheckExact(part)) return;
     if (THPVariable_Check(part) && !THPVariable_Unpack(part).requires_grad()) return;
     visit(reinterpret_cast<PyObject*>(Py_TYPE(part)));
     if (holder != Holder::kNone) return;
     visit(part);
     for_each_closed_over(part, visit);
-  };
-  Walk<decltype(each)>(each, Walk<decltype(each)>::What::kAll)(of);
+  });
 }
 
 // Adds all of a run but its arguments.
@@ -464,6 +464,7 @@ inline Key make_key(const py::handle& key, const py::handle& fn, const Passed& p
         return make_key(key, fn, passed, values);
       }
       for (const std::size_t first : *firsts) keyer.add(first);
+      values->firsts = *std::move(firsts);
     }
   } else if (passed.size() != 0) {
     throw py::type_error("graphcache: arguments without fn");

@@ -121,10 +121,10 @@ PYBIND11_MODULE(_C, m) {
 The first run of a key calls step(tokens, positions), and the second one captures it (capture_after=1). Later runs
 replay it, with one call, and return the same tensors, with new contents. The key is what decides which work is done:
 int, bool, str, None, and tuples of these. The arguments are part of it, a tensor by its shape, strides and type, and by
-its memory until a run has another one. From then on its address is patched, and so are floats. So
-are fn's code, what fn has closed over, and PyTorch's modes (grad, inference, autocast). Objects count by identity,
-modules also by their training flag; attributes and globals that fn reads do not count. What fn computes on the CPU is
-not repeated.
+its memory until a run has another one. From then on its address is patched, and so are floats. Lists, dicts,
+dataclasses and objects count by what they hold. fn's code is part of the key as well, what fn has closed over, and
+PyTorch's modes (grad, inference, autocast). Modules count by identity and their training flag; globals that fn reads do
+not count. What fn computes on the CPU is not repeated.
 
 Runs are on the current stream. By default the keys share the memory of their temporaries, so all runs of a cache are on
 one stream. pools="one_per_key" gives each key its own. Each run of a key writes its results anew.)");

@@ -275,7 +275,7 @@ class PyCache {
     std::shared_ptr<const graphcache::ValueList> list;  // what moves
     std::shared_ptr<Movement> movement;                 // null in a run inside another one's capture
     std::vector<at::Tensor> inputs = {};                // arguments that are copied
-    std::vector<std::size_t> firsts = {};               // Arguments::firsts_of() them
+    std::vector<std::size_t> firsts = {};               // Arguments::firsts
     Buffers buffers = nullptr;                          // where to
     bool tensors_move = false;
     bool moves() const { return list != nullptr && list->size() != 0; }
@@ -284,7 +284,7 @@ class PyCache {
   struct Known {
     ArgumentKinds kinds;
     std::shared_ptr<Movement> movement;
-    std::optional<std::vector<std::size_t>> firsts;  // of what is copied
+    std::vector<std::size_t> firsts;  // Arguments::firsts
   };
   static constexpr std::size_t kMostKnown = 64;  // the others build their keys
 
@@ -302,6 +302,7 @@ class PyCache {
       if (copies_inputs_) {
         whole.inputs = one.kinds.inputs_of(passed);
         if (Arguments::firsts_of(whole.inputs) != one.firsts) continue;
+        whole.firsts = one.firsts;
       }
       whole.movement = one.movement;
       break;
@@ -315,6 +316,7 @@ class PyCache {
       const Arguments::Tensors tensors = all.tensors;
       whole.list = std::make_shared<const graphcache::ValueList>(std::move(all.list));
       whole.inputs = std::move(all.copied);
+      whole.firsts = std::move(all.firsts);
       if (const auto found = movements_.find(moving); found != movements_.end()) {
         whole.movement = found->second;
       } else {
@@ -328,8 +330,7 @@ class PyCache {
       }
       are_equal = whole.movement->words == words;
       if (movements_.size() > kMostMovements || known_.size() > kMostMovements) forget_movements();
-      Known one{ArgumentKinds(passed, Arguments(device(), tensors, true)), whole.movement,
-                Arguments::firsts_of(whole.inputs)};
+      Known one{ArgumentKinds(passed, Arguments(device(), tensors, true)), whole.movement, whole.firsts};
       std::vector<Known>& of_fn = known_[without_arguments];  // Python code may have run meanwhile.
       if (is_run && one.kinds.are_known() && of_fn.size() < kMostKnown) of_fn.push_back(std::move(one));
     }
@@ -369,7 +370,7 @@ class PyCache {
   Whole key_with(Arguments values, const py::handle& key, const Applied& call) const {
     auto whole = std::make_shared<const Key>(make_key(key, call.fn(), call.passed(), &values));
     return {std::move(whole), std::make_shared<const graphcache::ValueList>(std::move(values.list)), nullptr,
-            std::move(values.copied)};
+            std::move(values.copied), std::move(values.firsts)};
   }
   Whole key_with(What what, const py::handle& key, const Applied& call) const {
     return key_with(arguments(what), key, call);
@@ -420,7 +421,6 @@ class PyCache {
   void make_buffers(Whole& whole) const {
     if (whole.inputs.empty() || whole.movement->why_direct != nullptr) return;
     if (graphcache::torch_detail::is_inside_capture(device())) return;  // of other code, where nothing is launched
-    whole.firsts = *Arguments::firsts_of(whole.inputs);
     const auto found = records_->find(*whole.key);
     if (found != records_->end()) {
       whole.buffers = found->second.back()->buffers;
@@ -519,11 +519,9 @@ class PyCache {
   // The lists, dicts and objects among the arguments, and in them.
   static std::vector<py::object> mutable_holders_of(const Passed& passed) {
     std::vector<py::object> holders;
-    const auto add = [&](PyObject* part, Holder holder) {
+    walk(passed, Into::kAll, [&](PyObject* part, Holder holder) {
       if (is_mutable(part, holder)) holders.push_back(py::reinterpret_borrow<py::object>(part));
-    };
-    Walk<decltype(add)> walk(add, Walk<decltype(add)>::What::kAll);
-    for (PyObject* const one : passed) walk(one);
+    });
     return holders;
   }
 
@@ -645,29 +643,25 @@ class PyCache {
     std::uint64_t writes_of(const Passed& now) const {
       std::uint64_t writes = 0;
       if (whole.inputs.empty()) return writes;
-      const auto add = [&](PyObject* part, Holder) {
+      walk(now, Into::kContainers, [&](PyObject* part, Holder) {
         if (!THPVariable_Check(part)) return;
         const at::Tensor& tensor = THPVariable_Unpack(part);
         if (!Arguments::may_be_copied(tensor, cache->device()) || tensor.is_inference()) return;
         writes += static_cast<std::uint64_t>(tensor._version());
-      };
-      Walk<decltype(add)> walk(add, Walk<decltype(add)>::What::kContainers);
-      for (PyObject* const one : now) walk(one);
+      });
       return writes;
     }
     // The number of references to the tensors among these, to their memory, and to what they are in.
     static std::size_t uses_of(const Passed& now) {
       std::size_t uses = 0;
-      const auto add = [&](PyObject* part, Holder holder) {
+      walk(now, Into::kContainers, [&](PyObject* part, Holder holder) {
         if (THPVariable_Check(part)) {
           const at::Tensor& tensor = THPVariable_Unpack(part);
           uses += static_cast<std::size_t>(Py_REFCNT(part)) + tensor.use_count() + tensor.storage().use_count();
         } else if (holder != Holder::kNone && holder != Holder::kObject) {
           uses += static_cast<std::size_t>(Py_REFCNT(part));
         }
-      };
-      Walk<decltype(add)> walk(add, Walk<decltype(add)>::What::kContainers);
-      for (PyObject* const one : now) walk(one);
+      });
       return uses;
     }
     // The value of this part, the first of which is number `number`: another object for a tensor, without its memory.
@@ -758,8 +752,7 @@ class PyCache {
   }
 
   std::shared_ptr<Records> records_ = std::make_shared<Records>();
-  std::unordered_map<Key, std::shared_ptr<Movement>> movements_;  // by all that
-                                                                  // does not move
+  std::unordered_map<Key, std::shared_ptr<Movement>> movements_;  // each by all that does not move
   std::unordered_map<Key, std::vector<Known>> known_;
   std::unordered_map<Key, int> fns_;  // how many there are of one code
   std::vector<std::shared_ptr<PyListener>> listeners_;
