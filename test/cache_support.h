@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -31,10 +32,41 @@ inline Options called_once() {
   return options;
 }
 
+// Ends the capture of a stream. Returns the number of nodes of its graph, which is gone then.
+inline std::size_t end_capture(cudaStream_t stream) {
+  cudaGraph_t graph = nullptr;
+  CUDA_OK(cudaStreamEndCapture(stream, &graph));
+  std::size_t nodes = 0;
+  CUDA_OK(cudaGraphGetNodes(graph, nullptr, &nodes));
+  CUDA_OK(cudaGraphDestroy(graph));
+  return nodes;
+}
+
+// A stream with memory of its own, for forked work.
+struct Branch {
+  // Calls enqueue(). Its work on the branch runs after the present work of `from` and before later work of it.
+  template <class Enqueue>
+  void fork(cudaStream_t from, const Enqueue& enqueue) {
+    CUDA_OK(cudaEventRecord(forked, from));
+    CUDA_OK(cudaStreamWaitEvent(stream, forked, 0));
+    enqueue();
+    CUDA_OK(cudaEventRecord(joined, stream));
+    CUDA_OK(cudaStreamWaitEvent(from, joined, 0));
+  }
+
+  Stream stream;
+  Event forked, joined;
+  DeviceBuffer<float> data{kSize};
+};
+
 class CacheTest : public StreamTest {
  protected:
-  // The work of a run that add_one() makes: adds one to every element.
-  cudaError_t add_one(cudaStream_t on) { return launch(add, kGrid, kBlock, on, data.get(), kSize, 1.0f); }
+  // Adds a value to every element.
+  cudaError_t add_value(cudaStream_t on, float value) {
+    return launch(add, kGrid, kBlock, on, data.get(), kSize, value);
+  }
+  // The work of a run that run_add() makes.
+  cudaError_t add_one(cudaStream_t on) { return add_value(on, 1); }
   absl::StatusOr<Outcome> run_add(Cache& cache, const Key& key) {
     return cache.run(key, stream, [&](cudaStream_t on) {
       ++calls;
@@ -53,6 +85,7 @@ class CacheTest : public StreamTest {
     CUDA_OK(cudaDeviceSynchronize());
     cache.erase(key("a key that was never run"));
   }
+  void reset_sum() { data.write(std::vector<float>(kSize)); }
   void expect_sum(float sum) { EXPECT_EQ(data.read(), std::vector<float>(kSize, sum)); }
 
   static bool says(const std::string& text, const std::string& what) {

@@ -1,4 +1,5 @@
-// A program has the suites of several files. Called NAME_test or NAME_counted, it runs those of NAME_test.cc.
+// A program has the suites of several files. Called NAME_test, NAME_counted or NAME_test_gpu, it runs those of
+// NAME_test.cc.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +15,10 @@ inline std::string_view base_name(std::string_view path) { return path.substr(pa
 inline void choose_suite(std::string_view program) {
   if (GTEST_FLAG_GET(filter) != "*") return;
   program = base_name(program);
-  const std::string file = std::string(program.substr(0, program.rfind('_'))) + "_test.cc";
+  for (const std::string_view end : {"_gpu", "_test", "_counted"}) {
+    if (program.ends_with(end)) program.remove_suffix(end.size());
+  }
+  const std::string file = std::string(program) + "_test.cc";
   std::string chosen;
   const testing::UnitTest& tests = *testing::UnitTest::GetInstance();
   for (int s = 0; s < tests.total_test_suite_count(); ++s) {

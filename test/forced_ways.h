@@ -33,6 +33,19 @@ inline void force(Options* options, Sharing sharing) {
                                                                  : Tables::kAuto;
 }
 
+// The same, to make a cache at once.
+inline Options forced(Patching patching, const Options& options = {}) {
+  force(patching);
+  return options;
+}
+inline Options forced(Sharing sharing, Options options = {}) {
+  force(&options, sharing);
+  return options;
+}
+inline Options forced(Sharing sharing, int max_executables) {
+  return forced(sharing, Options{.max_executables = max_executables});
+}
+
 // Options together with what was forced since the last cache was made, to make a cache later.
 struct ForcedOptions : Options {
   // NOLINTNEXTLINE(google-explicit-constructor): so that plain options go where these are wanted

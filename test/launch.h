@@ -8,6 +8,10 @@
 
 namespace graphcache::test {
 
+// What a launch of a shape that cannot be returns. A runtime before 13.0 checks it before the driver does.
+inline constexpr cudaError_t kBadShape =
+    CUDART_VERSION >= 13000 ? cudaErrorInvalidValue : cudaErrorInvalidConfiguration;
+
 // kernel<<<grid, block, 0, stream>>>(values...).
 template <class... P>
 cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t stream,

@@ -54,4 +54,27 @@ inline Nodes nodes_of(cudaGraph_t graph) {
   return nodes;
 }
 
+// Calls that should fail, so that what they would return is not needed.
+inline cudaError_t instantiation_error(cudaGraph_t graph, unsigned long long flags = 0) {
+  cudaGraphExec_t executable = nullptr;
+  return cudaGraphInstantiate(&executable, graph, flags);
+}
+inline cudaError_t clone_error(cudaGraph_t graph) {
+  cudaGraph_t clone = nullptr;
+  return cudaGraphClone(&clone, graph);
+}
+// Such a call must return no graph, else this is another error.
+inline cudaError_t end_of_capture_error(cudaStream_t stream) {
+  int other = 0;
+  auto* graph = reinterpret_cast<cudaGraph_t>(&other);
+  const cudaError_t error = cudaStreamEndCapture(stream, &graph);
+  return graph == nullptr ? error : cudaErrorUnknown;
+}
+
+inline cudaMemoryType memory_type(const void* pointer) {
+  cudaPointerAttributes attributes = {};
+  GIVES(cudaSuccess, cudaPointerGetAttributes(&attributes, pointer));
+  return attributes.type;
+}
+
 }  // namespace graphcache::test

@@ -44,20 +44,27 @@ inline testing::AssertionResult failed_as(absl::StatusCode code, const absl::Sta
 }
 #define EXPECT_FAILURE(code, ...) EXPECT_TRUE(::graphcache::test::failed_as(absl::StatusCode::code, (__VA_ARGS__)))
 
+inline testing::AssertionResult succeeded(const absl::Status& status) {
+  if (status.ok()) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << status.ToString();
+}
+inline testing::AssertionResult succeeded(const absl::StatusOr<Outcome>& outcome) {
+  return succeeded(outcome.status());
+}
+// Whatever the outcome.
+#define EXPECT_SUCCESS(...) EXPECT_TRUE(::graphcache::test::succeeded((__VA_ARGS__)))
+#define ASSERT_SUCCESS(...) ASSERT_TRUE(::graphcache::test::succeeded((__VA_ARGS__)))
+
 // For tests without sharing: each key of a topology has its own executable.
+inline Options unshared(const Options& options) { return forced(Sharing::kNever, options); }
 inline Options unshared(int max_executables = Options().max_executables) {
-  Options options;
-  options.max_executables = max_executables;
-  force(&options, Sharing::kNever);
-  return options;
+  return forced(Sharing::kNever, max_executables);
 }
 
 // Siblings borrow executables by updates, however small their graphs are.
+inline Options renting(const Options& options) { return forced(Sharing::kUpdates, options); }
 inline Options renting(int max_executables = Options().max_executables) {
-  Options options;
-  options.max_executables = max_executables;
-  force(&options, Sharing::kUpdates);
-  return options;
+  return forced(Sharing::kUpdates, max_executables);
 }
 
 // Returns a copy of `values` on the device; waits for all work.
@@ -143,6 +150,14 @@ class Event {
  private:
   cudaEvent_t event_ = nullptr;
 };
+
+// Work that is enqueued on `later` from now on runs after the present work of `earlier`. In a capture, this is a fork
+// or a join.
+inline void let_follow(cudaStream_t later, cudaStream_t earlier) {
+  const Event event;
+  CUDA_OK(cudaEventRecord(event, earlier));
+  CUDA_OK(cudaStreamWaitEvent(later, event, 0));
+}
 
 inline int device_count() {
   int count = 0;

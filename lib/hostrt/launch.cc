@@ -35,6 +35,10 @@ cudaError_t launch(const Call& call, const LaunchRequest& request) {
   if (const cudaError_t error = resolve_kernel(call, request.function, &params.kernel); error != cudaSuccess) {
     return error;
   }
+#if CUDART_VERSION < 13000
+  // So is the shape, by a runtime before 13.0 (docs/semantics.md, "Older toolkits").
+  if (check_shape(request.grid, request.block, 0, 0) != cudaSuccess) return cudaErrorInvalidConfiguration;
+#endif
   Stream* stream = find_stream(call, request.stream);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;  // also for a stream of another device
   Capture* capture = nullptr;

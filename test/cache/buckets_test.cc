@@ -30,14 +30,11 @@ TEST(BucketsTest, BelowTheSmallestIsTheSmallest) {
   }
 }
 
-TEST(BucketsTest, AboveTheLargestAreItsMultiples) {
+TEST(BucketsTest, AboveTheLargestAreItsMultiplesUnlessTheyAreNoIntegers) {
   const Buckets buckets{3, 10};
   EXPECT_EQ(buckets.up(11), 20);
   EXPECT_EQ(buckets.up(20), 20);
   EXPECT_EQ(buckets.up(21), 30);
-}
-
-TEST(BucketsTest, AMultipleThatIsNoIntegerLeavesTheSizeAsItIs) {
   const int64_t most = std::numeric_limits<int64_t>::max();
   EXPECT_EQ(Buckets{10}.up(most), most);
   EXPECT_EQ(Buckets{10}.up(most - 7), most - 7);  // which is a multiple of 10

@@ -12,75 +12,55 @@
 namespace graphcache::test {
 namespace {
 
-TEST_F(CacheTest, EvictsLeastRecentlyUsed) {
-  Cache cache(unshared(2));
-  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
-  EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
-  EXPECT_RUN(kReplayed, run_add(cache, key("a")));
-  EXPECT_RUN(kInstantiated, run_add(cache, key("c")));
-  EXPECT_EQ(live(cache), (std::vector<std::string>{"c", "a"}));
-  for (const char* each : {"a", "b", "c"}) EXPECT_TRUE(cache.contains(key(each))) << each;
-  EXPECT_EQ(cache.stats().evictions, 1u);
-  EXPECT_EQ(cache.stats().live_executables, 2u);
-  EXPECT_EQ(cache.stats().live_templates, 3u);
+TEST_F(CacheTest, EvictsLeastRecentlyUsedAndForgetsItWithoutTemplates) {
+  for (const bool keeps_templates : {true, false}) {
+    SCOPED_TRACE(keeps_templates);
+    Cache cache(keeps_templates ? unshared(2) : without_templates(2));
+    const Outcome again = keeps_templates ? Outcome::kRestored : Outcome::kInstantiated;
+    reset_sum();
+    calls = 0;
+    EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
+    EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
+    EXPECT_RUN(kReplayed, run_add(cache, key("a")));
+    EXPECT_EQ(cache.stats().forgotten, 0u);
+    EXPECT_RUN(kInstantiated, run_add(cache, key("c")));
+    EXPECT_EQ(live(cache), (std::vector<std::string>{"c", "a"}));
+    for (const char* each : {"a", "c"}) EXPECT_TRUE(cache.contains(key(each))) << each;
+    EXPECT_EQ(cache.contains(key("b")), keeps_templates);
+    EXPECT_EQ(cache.stats().evictions, 1u);
+    EXPECT_EQ(cache.stats().live_executables, 2u);
+    EXPECT_EQ(cache.stats().live_templates, keeps_templates ? 3u : 2u);
 
-  EXPECT_RUN(kRestored, run_add(cache, key("b")));  // evicts a
-  EXPECT_EQ(live(cache), (std::vector<std::string>{"b", "c"}));
-  EXPECT_RUN(kReplayed, run_add(cache, key("c")));
-  EXPECT_RUN(kRestored, run_add(cache, key("a")));
-  EXPECT_EQ(live(cache), (std::vector<std::string>{"a", "c"}));
-  EXPECT_EQ(cache.stats().evictions, 3u);
-  EXPECT_EQ(cache.stats().forgotten, 0u);
-  expect_sum(7);
-  EXPECT_EQ(calls, 3);
+    EXPECT_TRUE(did(again, run_add(cache, key("b"))));  // evicts a
+    EXPECT_EQ(live(cache), (std::vector<std::string>{"b", "c"}));
+    EXPECT_RUN(kReplayed, run_add(cache, key("c")));
+    EXPECT_TRUE(did(again, run_add(cache, key("a"))));
+    EXPECT_EQ(live(cache), (std::vector<std::string>{"a", "c"}));
+    EXPECT_EQ(cache.stats().evictions, 3u);
+    EXPECT_EQ(cache.stats().forgotten, keeps_templates ? 0u : 3u);
+    expect_sum(7);
+    EXPECT_EQ(calls, keeps_templates ? 3 : 5);
+  }
 }
 
 // Destroying a device-updated executable waits, for each node, for other threads' work in flight.
 TEST_F(CacheTest, DeviceUpdatedExecutablesAreEvictedLast) {
   for (const Patching patching : {Patching::kPerNode, Patching::kDeviceUpdated}) {
     const bool by_device = patching == Patching::kDeviceUpdated;
-    Options options = unshared(2);
     force(patching);
-    Cache cache(options);
-    EXPECT_RUN(kInstantiated, cache.run(key("slots"), stream, params(1.0f), [&](Recorder& rec, Slot<float> v) {
-      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
-    }));
+    Cache cache(unshared(2));
+    EXPECT_RUN(kInstantiated, run_add(cache, stream, 1));  // The key "k" has a slot.
     EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
     EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
-    EXPECT_EQ(live(cache), (std::vector<std::string>{"b", by_device ? "slots" : "a"}));
+    EXPECT_EQ(live(cache), (std::vector<std::string>{"b", by_device ? "k" : "a"}));
     if (!by_device) continue;
     EXPECT_RUN(kRestored, run_add(cache, key("a")));
-    EXPECT_EQ(live(cache), (std::vector<std::string>{"a", "slots"}));
+    EXPECT_EQ(live(cache), (std::vector<std::string>{"a", "k"}));
   }
 }
 
-TEST_F(CacheTest, WithoutTemplatesEvictionForgets) {
-  Cache cache(without_templates(2));
-  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
-  EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
-  EXPECT_RUN(kReplayed, run_add(cache, key("a")));
-  EXPECT_EQ(cache.stats().forgotten, 0u);
-  EXPECT_RUN(kInstantiated, run_add(cache, key("c")));
-  EXPECT_TRUE(cache.contains(key("a")));
-  EXPECT_FALSE(cache.contains(key("b")));
-  EXPECT_TRUE(cache.contains(key("c")));
-  EXPECT_EQ(cache.stats().evictions, 1u);
-  EXPECT_EQ(cache.stats().live_executables, 2u);
-  EXPECT_EQ(cache.stats().live_templates, 2u);
-
-  EXPECT_RUN(kInstantiated, run_add(cache, key("b")));  // evicts a
-  EXPECT_RUN(kReplayed, run_add(cache, key("c")));
-  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
-  EXPECT_EQ(cache.stats().evictions, 3u);
-  EXPECT_EQ(cache.stats().forgotten, 3u);
-  expect_sum(7);
-  EXPECT_EQ(calls, 5);
-}
-
 TEST_F(CacheTest, ForgetsTheTemplateThatWasUsedLongestAgo) {
-  Options options = unshared(1);
-  options.max_templates = 2;
-  Cache cache(options);
+  Cache cache(unshared({.max_executables = 1, .max_templates = 2}));
   for (const char* each : {"a", "b"}) EXPECT_RUN(kInstantiated, run_add(cache, key(each)));
   EXPECT_RUN(kRestored, run_add(cache, key("a")));
   EXPECT_RUN(kInstantiated, run_add(cache, key("c")));
@@ -116,10 +96,7 @@ TEST_F(CacheTest, OneExecutableServesAlternatingKeys) {
   expect_sum(40);
 
   for (const Sharing sharing : {Sharing::kAuto, Sharing::kUpdatesAcross}) {
-    Options options;
-    options.max_executables = 1;
-    force(&options, sharing);
-    run_all(options);
+    run_all(forced(sharing, 1));
     EXPECT_EQ(stats.evictions, 0u);
     EXPECT_EQ(stats.outcome(Outcome::kInstantiated), 1u);
     EXPECT_EQ(stats.outcome(Outcome::kUpdated), 1u);
@@ -136,13 +113,12 @@ TEST_F(CacheTest, ExecutablesInFlightAreEvictedRestoredAndSwitchedUnharmed) {
   for (const ForcedOptions& options : std::initializer_list<ForcedOptions>{without_templates(1), unshared(1),
                                                                            Options{.max_executables = 1}, Options()}) {
     count.write({0});
-    Cache cache(options);
+    Cache cache(options.again());
     for (int i = 0; i < 200; ++i) {
       const int number = i * i % 13;
-      ASSERT_TRUE(cache
-                      .run(key(number), stream,
-                           [&](cudaStream_t on) { return launch(append, 1, 1, on, log.get(), count.get(), number); })
-                      .ok());
+      ASSERT_SUCCESS(cache.run(key(number), stream, [&](cudaStream_t on) {
+        return launch(append, 1, 1, on, log.get(), count.get(), number);
+      }));
     }
     std::vector<int> wanted;
     for (int i = 0; i < 200; ++i) wanted.push_back(i * i % 13);
@@ -151,9 +127,7 @@ TEST_F(CacheTest, ExecutablesInFlightAreEvictedRestoredAndSwitchedUnharmed) {
 }
 
 TEST_F(CacheTest, ZeroExecutablesRunsEagerly) {
-  Options options;
-  options.max_executables = 0;
-  Cache cache(options);
+  Cache cache({.max_executables = 0});
   EXPECT_TRUE(cache.status().ok());
   for (int i = 0; i < 3; ++i) {
     EXPECT_RUN(kEager, cache.run(key("k"), stream, params(2.0f), [&](Recorder& rec, Slot<float> two) {
@@ -171,6 +145,7 @@ TEST_F(CacheTest, ZeroExecutablesRunsEagerly) {
 
 TEST_F(CacheTest, OptionsThatMakeNoSenseAreReported) {
   const auto expect_refused = [&](const Options& options, const char* word) {
+    SCOPED_TRACE(word);
     Cache cache(options);
     // The first run looks for the device.
     EXPECT_EQ(cache.status().ok(), options.device > 0) << cache.status();
@@ -181,34 +156,17 @@ TEST_F(CacheTest, OptionsThatMakeNoSenseAreReported) {
     EXPECT_EQ(cache.stats().failed, 1u);
     cache.clear();
   };
-  Options options;
-  options.max_executables = -1;
-  expect_refused(options, "max_executables");
-  options = {};
-  options.capture_after = -1;
-  expect_refused(options, "capture_after");
-  options = {};
+  expect_refused({.max_executables = -1}, "max_executables");
+  expect_refused({.capture_after = -1}, "capture_after");
   for (const unsigned long long flags :
        {cudaGraphInstantiateFlagUpload + 0ull, cudaGraphInstantiateFlagAutoFreeOnLaunch + 0ull,
         cudaGraphInstantiateFlagAutoFreeOnLaunch | (cudaGraphInstantiateFlagUseNodePriority + 0ull), 1ull << 40}) {
-    options.instantiate_flags = flags;
-    expect_refused(options, "instantiate_flags");
+    expect_refused({.instantiate_flags = flags}, "instantiate_flags");
   }
-  options = {};
-  options.device = 1000;
-  expect_refused(options, "device");
-  options = {};
-  options.device = -2;
-  expect_refused(options, "device");
-  options = {};
-  options.capture_mode = static_cast<cudaStreamCaptureMode>(3);
-  expect_refused(options, "capture_mode");
-  options = {};
-  options.max_templates = -1;
-  expect_refused(options, "max_templates");
-  options = {};
-  options.share = static_cast<Share>(-1);
-  expect_refused(options, "share");
+  for (const int device : {1000, -2}) expect_refused({.device = device}, "device");
+  expect_refused({.capture_mode = static_cast<cudaStreamCaptureMode>(3)}, "capture_mode");
+  expect_refused({.max_templates = -1}, "max_templates");
+  expect_refused({.share = static_cast<Share>(-1)}, "share");
   EXPECT_EQ(calls, 0);
 }
 
@@ -217,10 +175,7 @@ TEST_F(CacheTest, TakesTheInstantiateFlagsAndCaptureModesOfTheRuntime) {
   for (const auto mode :
        {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed}) {
     for (const unsigned long long flags : {0ull, cudaGraphInstantiateFlagUseNodePriority + 0ull}) {
-      Options options;
-      options.instantiate_flags = flags;
-      options.capture_mode = mode;
-      Cache cache(options);
+      Cache cache({.capture_mode = mode, .instantiate_flags = flags});
       EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
       EXPECT_RUN(kReplayed, run_add(cache, key("k")));
       expect_sum(sum += 2);
@@ -230,9 +185,7 @@ TEST_F(CacheTest, TakesTheInstantiateFlagsAndCaptureModesOfTheRuntime) {
 
 // One long key leaves no room for the others to be remembered.
 TEST_F(CacheTest, DropsFewOfTheSurplusKeysAtATime) {
-  Options options;
-  options.capture_after = 1;
-  Cache cache(options);
+  Cache cache({.capture_after = 1});
   for (int i = 0; i < 20; ++i) EXPECT_RUN(kEager, run_add(cache, key(i)));
   EXPECT_RUN(kEager, run_add(cache, key(std::string(17 << 20, 'x'))));
   EXPECT_EQ(cache.entries().size(), 21u);
@@ -243,9 +196,7 @@ TEST_F(CacheTest, DropsFewOfTheSurplusKeysAtATime) {
 }
 
 TEST_F(CacheTest, CapturesAfterTheGivenNumberOfRuns) {
-  Options options;
-  options.capture_after = 2;
-  Cache cache(options);
+  Cache cache({.capture_after = 2});
   EXPECT_RUN(kEager, run_add(cache, key("k")));
   EXPECT_RUN(kEager, run_add(cache, key("k")));
   EXPECT_RUN(kEager, run_add(cache, key("other")));

@@ -28,73 +28,54 @@ TEST_F(CacheTest, RefusesAnEmptyFn) {
   expect_sum(1);
 }
 
-TEST_F(CacheTest, ExceptionOfTheDirectCallPassesAndTheNextRunWorks) {
-  Cache cache;
-  const auto run = [&](bool fail) {
-    return cache.run(key("k"), stream, [&](cudaStream_t on) {
-      add_one(on);
-      if (fail) throw std::runtime_error("mine");
-    });
-  };
-  for (int i = 0; i < 2; ++i) {
-    try {
-      (void)run(true);
-      ADD_FAILURE() << "nothing was thrown";
-    } catch (const std::runtime_error& error) {
-      EXPECT_STREQ(error.what(), "mine");
+TEST_F(CacheTest, AnExceptionOfFnPassesAndTheNextRunWorks) {
+  const auto expect_passes = [&](const char* name, const ForcedOptions& options, int calls_of_a_run,
+                                 bool calls_directly, bool captures) {
+    SCOPED_TRACE(name);
+    Cache cache(options.again());
+    reset_sum();
+    calls = 0;
+    const auto run = [&](bool fails) {
+      return cache.run(key("k"), stream, [&, fails](cudaStream_t on) {
+        ++calls;
+        CUDA_OK(add_one(on));
+        if (fails) throw std::runtime_error("mine");
+      });
+    };
+    for (int i = 0; i < 2; ++i) {
+      try {
+        (void)run(true);
+        ADD_FAILURE() << "nothing was thrown";
+      } catch (const std::runtime_error& error) {
+        EXPECT_STREQ(error.what(), "mine");
+      }
+      EXPECT_FALSE(is_capturing(stream));
+      CUDA_OK(cudaPeekAtLastError());
     }
-    EXPECT_FALSE(is_capturing(stream));
-    CUDA_OK(cudaPeekAtLastError());
-  }
-  const Stats stats = cache.stats();
-  EXPECT_EQ(stats.failed, 2u);
-  EXPECT_EQ(stats.capture_failures, 2u);
-  EXPECT_EQ(stats.captures, 0u);
-  CUDA_OK(add_one(stream));
-  expect_sum(3);  // Two by direct calls, which threw afterwards.
-  EXPECT_RUN(kInstantiated, run(false));
-  EXPECT_RUN(kReplayed, run(true));  // a hit does not call fn
-  expect_sum(5);
-}
-
-TEST_F(CacheTest, ExceptionUnderCapturePassesWhereFnIsCalledOnce) {
-  Cache cache(called_once());
-  const auto run = [&](bool fail) {
-    return cache.run(key("k"), stream, [&](cudaStream_t on) {
-      ++calls;
-      add_one(on);
-      if (fail) throw std::runtime_error("mine");
-    });
+    EXPECT_EQ(calls, 2 * calls_of_a_run);
+    const Stats stats = cache.stats();
+    EXPECT_EQ(stats.failed, 2u);
+    EXPECT_EQ(stats.capture_failures, captures ? 2u : 0u);
+    EXPECT_EQ(stats.captures, 0u);
+    const float sum = calls_directly ? 2 : 0;  // By direct calls, which threw afterwards.
+    expect_sum(sum);
+    CUDA_OK(add_one(stream));
+    EXPECT_TRUE(did(captures ? Outcome::kInstantiated : Outcome::kEager, run(false)));
+    expect_sum(sum + 2);
+    if (captures) {
+      EXPECT_RUN(kReplayed, run(true));  // a hit does not call fn
+      expect_sum(sum + 3);
+    }
   };
-  for (int i = 0; i < 2; ++i) {
-    EXPECT_THROW((void)run(true), std::runtime_error);
-    EXPECT_FALSE(is_capturing(stream));
-    CUDA_OK(cudaPeekAtLastError());
-  }
-  EXPECT_EQ(calls, 2);
-  EXPECT_EQ(cache.stats().failed, 2u);
-  expect_sum(0);
-  EXPECT_RUN(kInstantiated, run(false));
-  expect_sum(1);
+  expect_passes("captured, then called directly", Options(), 2, true, true);
+  expect_passes("called once", called_once(), 1, false, true);
+  expect_passes("disabled", Options{.max_executables = 0}, 1, true, false);
 }
 
-TEST_F(CacheTest, ExceptionOfAnEagerFnPasses) {
-  Options options;
-  options.max_executables = 0;
-  Cache cache(options);
-  EXPECT_THROW((void)cache.run(key("k"), stream, [](cudaStream_t) { throw std::runtime_error("mine"); }),
-               std::runtime_error);
-  EXPECT_EQ(cache.stats().failed, 1u);
-  EXPECT_RUN(kEager, run_add(cache, key("k")));
-  expect_sum(1);
-}
-
-TEST_F(CacheTest, ErrorsThatFnReturnsAreReturned) {
+TEST_F(CacheTest, ErrorsThatFnReturnsAreReturnedWithTheirPayloads) {
   for (const OnCaptureFailure on_failure : {OnCaptureFailure::kRunDirectly, OnCaptureFailure::kReturnError}) {
     const bool again = on_failure == OnCaptureFailure::kRunDirectly;
-    Options options = unshared();
-    options.on_capture_failure = on_failure;
-    Cache cache(options);
+    Cache cache(unshared({.on_capture_failure = on_failure}));
     data.write(std::vector<float>(kSize));
     const auto with_error = [&](cudaError_t error) {
       return cache.run(key("my label"), stream, [&](cudaStream_t on) {
@@ -113,10 +94,13 @@ TEST_F(CacheTest, ErrorsThatFnReturnsAreReturned) {
     EXPECT_EQ(cuda_error(outcome.status()), cudaErrorNotSupported);
     EXPECT_TRUE(mentions(outcome.status(), "my label")) << outcome.status();
     EXPECT_TRUE(mentions(outcome.status(), "cudaErrorNotSupported")) << outcome.status();
-    outcome = with_status(absl::OutOfRangeError("a reason of mine"));
+    absl::Status status = absl::OutOfRangeError("a reason of mine");
+    status.SetPayload("my/payload", absl::Cord("content"));
+    outcome = with_status(status);
     EXPECT_FAILURE(kOutOfRange, outcome);
     EXPECT_EQ(cuda_error(outcome.status()), cudaSuccess);
     EXPECT_TRUE(mentions(outcome.status(), "a reason of mine")) << outcome.status();
+    EXPECT_EQ(outcome.status().GetPayload("my/payload"), absl::Cord("content"));
     EXPECT_TRUE(mentions(outcome.status(), "my label")) << outcome.status();
     expect_sum(again ? 2 : 0);  // The captures are not launched.
     EXPECT_EQ(cache.stats().failed, 2u);
@@ -125,17 +109,6 @@ TEST_F(CacheTest, ErrorsThatFnReturnsAreReturned) {
     EXPECT_RUN(kInstantiated, with_status(absl::OkStatus()));
     expect_sum(again ? 4 : 2);
   }
-}
-
-TEST_F(CacheTest, PayloadsOfTheStatusOfFnAreKept) {
-  Cache cache;
-  const auto outcome = cache.run(key("k"), stream, [&](cudaStream_t) {
-    absl::Status status = absl::AbortedError("mine");
-    status.SetPayload("my/payload", absl::Cord("content"));
-    return status;
-  });
-  EXPECT_FAILURE(kAborted, outcome);
-  EXPECT_EQ(outcome.status().GetPayload("my/payload"), absl::Cord("content"));
 }
 
 void not_a_kernel(float*) {}
@@ -165,7 +138,7 @@ TEST_F(CacheTest, LaunchThatBreaksTheCaptureAndFailsDirectlyIsReturned) {
   const auto outcome = cache.run(
       key("k"), stream, [&](cudaStream_t on) { return launch(add, dim3(0), kBlock, on, data.get(), kSize, 1.0f); });
   ASSERT_FALSE(outcome.ok());
-  EXPECT_EQ(cuda_error(outcome.status()), cudaErrorInvalidValue) << outcome.status();
+  EXPECT_EQ(cuda_error(outcome.status()), kBadShape) << outcome.status();
   EXPECT_FALSE(is_capturing(stream));
   CUDA_OK(cudaPeekAtLastError());
   EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
@@ -195,31 +168,25 @@ TEST_F(CacheTest, ForbiddenCallsRunEagerlyAndAreCapturedEverMoreRarely) {
 }
 
 TEST_F(CacheTest, SynchronizingInsideFnRunsEagerly) {
-  Cache cache;
-  const auto by_stream = [&] {
-    return cache.run(key("stream"), stream, [&](cudaStream_t on) {
-      add_one(on);
-      return cudaStreamSynchronize(on);
-    });
+  const auto expect_direct = [&](const char* name, const auto& fn) {
+    SCOPED_TRACE(name);
+    Cache cache;
+    reset_sum();
+    for (int i = 0; i < 4; ++i) EXPECT_RUN(kEager, cache.run(key("k"), stream, fn));
+    expect_sum(4);
   };
-  const auto by_device = [&] {
-    return cache.run(key("device"), stream, [&](cudaStream_t on) {
-      add_one(on);
-      return cudaDeviceSynchronize();
-    });
-  };
-  const auto ignored = [&] {
-    return cache.run(key("ignored"), stream, [&](cudaStream_t on) {
-      (void)cudaStreamSynchronize(on);
-      (void)add_one(on);
-    });
-  };
-  for (int i = 0; i < 4; ++i) {
-    EXPECT_RUN(kEager, by_stream());
-    EXPECT_RUN(kEager, by_device());
-    EXPECT_RUN(kEager, ignored());
-  }
-  expect_sum(12);
+  expect_direct("of the stream", [&](cudaStream_t on) {
+    add_one(on);
+    return cudaStreamSynchronize(on);
+  });
+  expect_direct("of the device", [&](cudaStream_t on) {
+    add_one(on);
+    return cudaDeviceSynchronize();
+  });
+  expect_direct("whose error is ignored", [&](cudaStream_t on) {
+    (void)cudaStreamSynchronize(on);
+    (void)add_one(on);
+  });
 }
 
 TEST_F(CacheTest, PassingCauseOfABrokenCaptureHeals) {
@@ -244,15 +211,14 @@ TEST_F(CacheTest, PassingCauseOfABrokenCaptureHeals) {
 // Programs call cudaGetLastError after <<<>>>. An error latched by the cache's own failed capture is not fn's.
 TEST_F(CacheTest, EagerRunAfterABrokenCaptureBeginsWithACleanLastError) {
   Cache cache;
-  const auto outcome = cache.run(key("k"), stream, [&](cudaStream_t on) -> cudaError_t {
+  EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](cudaStream_t on) -> cudaError_t {
     if (const cudaError_t error = cudaStreamSynchronize(on); error != cudaSuccess) {
       cudaGetLastError();
       return error;
     }
     (void)add_one(on);
     return cudaGetLastError();
-  });
-  EXPECT_RUN(kEager, outcome);
+  }));
   expect_sum(1);
 }
 
@@ -274,24 +240,6 @@ TEST_F(CacheTest, UnjoinedForkRunsEagerly) {
   }
 }
 
-TEST_F(CacheTest, ErrorOfTheCallerStaysInTheLastErrorSlot) {
-  Cache cache;
-  EXPECT_EQ(cudaSetDevice(1000), cudaErrorInvalidDevice);
-  ASSERT_EQ(cudaPeekAtLastError(), cudaErrorInvalidDevice);
-  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
-  EXPECT_EQ(cudaPeekAtLastError(), cudaErrorInvalidDevice);
-  EXPECT_RUN(kReplayed, run_add(cache, key("k")));
-  EXPECT_EQ(cudaPeekAtLastError(), cudaErrorInvalidDevice);
-  cache.clear();
-  EXPECT_EQ(cudaPeekAtLastError(), cudaErrorInvalidDevice);
-  EXPECT_RUN(kEager, cache.run(key("eager"), stream, [&](cudaStream_t on) {
-    (void)cudaStreamSynchronize(on);
-    (void)add_one(on);
-  }));
-  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
-  expect_sum(3);
-}
-
 // Law 4 on each way that a run can take. Each check names the way. What a direct call of `fn` does to the slot is its
 // own affair.
 TEST_F(CacheTest, EachWayOfARunLeavesAnOlderErrorInTheLastErrorSlot) {
@@ -309,23 +257,19 @@ TEST_F(CacheTest, EachWayOfARunLeavesAnOlderErrorInTheLastErrorSlot) {
     expect_older(way);
   };
   const auto run_allocating = [&](Cache& cache, Outcome outcome, const std::string& way, bool fails = false) {
-    const auto result = cache.run(key("allocates"), stream, [&](cudaStream_t s) -> cudaError_t {
+    EXPECT_TRUE(did(outcome, cache.run(key("allocates"), stream, [&](cudaStream_t s) -> cudaError_t {
       void* memory = nullptr;
       (void)cudaMallocAsync(&memory, 64, s);
       (void)add_one(s);
       (void)cudaFreeAsync(memory, s);
       return fails ? cudaErrorUnknown : cudaSuccess;
-    });
-    EXPECT_TRUE(did(outcome, result)) << way;
+    }))) << way;
     wanted += 1;
     expect_older(way);
   };
   Stream second;
   for (const Sharing sharing : {Sharing::kNever, Sharing::kUpdates, Sharing::kTable}) {
-    Options options;
-    options.max_executables = 1;
-    force(&options, sharing);
-    Cache cache(options);
+    Cache cache(forced(sharing, 1));
     const Outcome first_other = sharing == Sharing::kNever ? Outcome::kInstantiated : Outcome::kUpdated;
     const Outcome again = sharing == Sharing::kNever ? Outcome::kRestored : Outcome::kSwitched;
     run(cache, Outcome::kInstantiated, "miss", key("a"), stream, 1);
@@ -363,6 +307,11 @@ TEST_F(CacheTest, EachWayOfARunLeavesAnOlderErrorInTheLastErrorSlot) {
   Cache disabled(unshared(0));
   run(disabled, Outcome::kEager, "disabled cache", key("a"), stream, 1);
   Cache cache(unshared());
+  for (const Outcome outcome : {Outcome::kInstantiated, Outcome::kReplayed}) {
+    EXPECT_TRUE(did(outcome, run_add(cache, key("without values"))));
+    wanted += 1;
+    expect_older("miss and hit without values");
+  }
   EXPECT_RUN(kEager, cache.run(key("breaks"), stream, [&](cudaStream_t s) {
     (void)cudaStreamSynchronize(s);
     (void)add_one(s);
@@ -399,7 +348,7 @@ TEST_F(CacheTest, AFailedRunLeavesAnOlderErrorInTheLastErrorSlot) {
     Cache cache(options);
     EXPECT_EQ(cudaSetDevice(1000), cudaErrorInvalidDevice);
     const auto launch_nothing = [&](cudaStream_t s) {
-      (void)launch(add, dim3(0), kBlock, s, data.get(), kSize, 1.0f);  // leaves cudaErrorInvalidValue behind
+      (void)launch(add, dim3(0), kBlock, s, data.get(), kSize, 1.0f);  // leaves kBadShape behind
     };
     EXPECT_FALSE(cache.run(key("k"), stream, launch_nothing).ok());
     EXPECT_EQ(cudaPeekAtLastError(), cudaErrorInvalidDevice);

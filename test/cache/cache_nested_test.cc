@@ -1,7 +1,6 @@
 // Runs inside runs, on either runtime.
 #include <gtest/gtest.h>
 
-#include <cstddef>
 #include <functional>
 #include <vector>
 
@@ -13,28 +12,38 @@
 namespace graphcache::test {
 namespace {
 
-TEST_F(CacheTest, NestedRunOnTheSameStreamIsInlined) {
+TEST_F(CacheTest, NestedRunOnTheSameStreamIsInlinedWhetherItsKeyIsKnownOrNot) {
   Cache cache;
   std::vector<Outcome> inner;
-  const auto run = [&] {
-    return cache.run(key("outer"), stream, [&](cudaStream_t on) {
+  const auto run_inner = [&](cudaStream_t on) {
+    return cache.run(key("inner"), on, [&](cudaStream_t s) {
+      ++calls;
+      return add_value(s, 10);
+    });
+  };
+  const auto run = [&](const char* name) {
+    return cache.run(key(name), stream, [&](cudaStream_t on) {
       add_one(on);
-      const auto outcome = cache.run(key("inner"), on, [&](cudaStream_t s) {
-        ++calls;
-        return launch(add, kGrid, kBlock, s, data.get(), kSize, 10.0f);
-      });
+      const auto outcome = run_inner(on);
       inner.push_back(outcome.value_or(Outcome::kSwitched));
       return outcome.status();
     });
   };
-  EXPECT_RUN(kInstantiated, run());
-  EXPECT_RUN(kReplayed, run());
-  EXPECT_RUN(kReplayed, run());
+  EXPECT_RUN(kInstantiated, run("outer"));
+  EXPECT_RUN(kReplayed, run("outer"));
+  EXPECT_RUN(kReplayed, run("outer"));
   EXPECT_EQ(inner, std::vector<Outcome>{Outcome::kInlined});
   EXPECT_EQ(calls, 1);
   expect_sum(33);
   EXPECT_EQ(cache.stats().outcome(Outcome::kInlined), 1u);
   EXPECT_FALSE(cache.contains(key("inner")));
+
+  EXPECT_RUN(kInstantiated, run_inner(stream));
+  EXPECT_RUN(kInstantiated, run("of a known key"));
+  EXPECT_RUN(kReplayed, run("of a known key"));
+  EXPECT_RUN(kReplayed, run_inner(stream));
+  EXPECT_EQ(inner, (std::vector<Outcome>{Outcome::kInlined, Outcome::kInlined}));
+  expect_sum(75);
 }
 
 // The inner run makes a call that CUDA refuses, because the graph's former executable still waits for its destruction.
@@ -70,9 +79,7 @@ TEST_F(CacheTest, AnErrorThatAnInnerRunLeavesInThePlaceOfAnOlderOneFailsNoOuterR
 
 // Such graphs have no siblings and only one executable each (fact 25). An evicted key gets its own again.
 TEST_F(CacheTest, GraphsThatAllocateAreReplayedAndRestored) {
-  Options options;
-  options.max_executables = 1;
-  Cache cache(options);
+  Cache cache({.max_executables = 1});
   const auto run = [&](int number) {
     return cache.run(key("allocates", number), stream, [&](cudaStream_t on) {
       ++calls;
@@ -95,35 +102,13 @@ TEST_F(CacheTest, GraphsThatAllocateAreReplayedAndRestored) {
   EXPECT_EQ(cache.stats().updates, 0u);
 }
 
-TEST_F(CacheTest, NestedRunOfAKnownKeyIsInlined) {
-  Cache cache;
-  const auto inner = [&](cudaStream_t on) {
-    return cache.run(key("inner"), on,
-                     [&](cudaStream_t s) { return launch(add, kGrid, kBlock, s, data.get(), kSize, 10.0f); });
-  };
-  EXPECT_RUN(kInstantiated, inner(stream));
-  const auto outer = [&] {
-    return cache.run(key("outer"), stream, [&](cudaStream_t on) {
-      add_one(on);
-      EXPECT_RUN(kInlined, inner(on));
-    });
-  };
-  EXPECT_RUN(kInstantiated, outer());
-  EXPECT_RUN(kReplayed, outer());
-  EXPECT_RUN(kReplayed, inner(stream));
-  expect_sum(42);
-}
-
 TEST_F(CacheTest, NestedRunOfAnotherCacheIsInlined) {
   Cache outer, inner;
   for (int i = 0; i < 3; ++i) {
-    EXPECT_TRUE(outer
-                    .run(key("k"), stream,
-                         [&](cudaStream_t on) {
-                           EXPECT_RUN(kInlined, run_add(inner, key("k")));
-                           return add_one(on);
-                         })
-                    .ok());
+    EXPECT_SUCCESS(outer.run(key("k"), stream, [&](cudaStream_t on) {
+      EXPECT_RUN(kInlined, run_add(inner, key("k")));
+      return add_one(on);
+    }));
   }
   expect_sum(6);
   EXPECT_EQ(inner.stats().outcome(Outcome::kInlined), 1u);
@@ -131,40 +116,30 @@ TEST_F(CacheTest, NestedRunOfAnotherCacheIsInlined) {
 
 TEST_F(CacheTest, NestedRunOnAForkedStreamIsInlined) {
   Cache cache;
-  Stream other;
-  Event forked, joined;
-  DeviceBuffer<float> second(kSize);
+  Branch other;
   for (int i = 0; i < 3; ++i) {
     EXPECT_TRUE(
         did(i == 0 ? Outcome::kInstantiated : Outcome::kReplayed, cache.run(key("outer"), stream, [&](cudaStream_t on) {
-          CUDA_OK(cudaEventRecord(forked, on));
-          CUDA_OK(cudaStreamWaitEvent(other, forked, 0));
-          EXPECT_RUN(kInlined, cache.run(key("inner"), other, [&](cudaStream_t s) {
-            return launch(add, kGrid, kBlock, s, second.get(), kSize, 1.0f);
-          }));
-          CUDA_OK(cudaEventRecord(joined, other));
-          CUDA_OK(cudaStreamWaitEvent(on, joined, 0));
+          other.fork(on, [&] {
+            EXPECT_RUN(kInlined, cache.run(key("inner"), other.stream, [&](cudaStream_t s) {
+              return launch(add, kGrid, kBlock, s, other.data.get(), kSize, 1.0f);
+            }));
+          });
           return add_one(on);
         })));
   }
   expect_sum(3);
-  EXPECT_EQ(second.read(), std::vector<float>(kSize, 3));
+  EXPECT_EQ(other.data.read(), std::vector<float>(kSize, 3));
 }
 
 TEST_F(CacheTest, NestedRunWithParamsMakesTheOuterRunEager) {
   Cache cache;
-  float value = 0;
   float sum = 0;
-  for (int i = 0; i < 8; ++i) {
-    value = static_cast<float>(i + 1);
+  for (int i = 1; i <= 8; ++i) {
+    const auto value = static_cast<float>(i);
     EXPECT_RUN(kEager, cache.run(key("outer"), stream, [&](cudaStream_t on) {
       add_one(on);
-      return cache
-          .run(key("inner"), on, params(value),
-               [&](Recorder& rec, Slot<float> v) {
-                 rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
-               })
-          .status();
+      return run_add(cache, on, value).status();
     }));
     expect_sum(sum += 1 + value);
   }
@@ -177,10 +152,9 @@ TEST_F(CacheTest, NestedRunOnAnIndependentStreamMakesTheOuterRunEager) {
   DeviceBuffer<float> second(kSize);
   for (int i = 1; i <= 8; ++i) {
     EXPECT_RUN(kEager, cache.run(key("outer"), stream, [&](cudaStream_t on) {
-      EXPECT_TRUE(cache
-                      .run(key("inner"), other,
-                           [&](cudaStream_t s) { return launch(add, kGrid, kBlock, s, second.get(), kSize, 1.0f); })
-                      .ok());
+      EXPECT_SUCCESS(cache.run(key("inner"), other, [&](cudaStream_t s) {
+        return launch(add, kGrid, kBlock, s, second.get(), kSize, 1.0f);
+      }));
       return add_one(on);
     }));
     expect_sum(static_cast<float>(i));
@@ -259,12 +233,7 @@ TEST_F(CacheTest, NestedRunOnAStreamThatFnItselfCapturesIsRefused) {
   EXPECT_RUN(kEager, cache.run(key("outer"), stream, [&](cudaStream_t on) {
     CUDA_OK(cudaStreamBeginCapture(other, cudaStreamCaptureModeThreadLocal));
     EXPECT_FAILURE(kFailedPrecondition, cache.run(key("inner"), other, [&](cudaStream_t s) { return add_one(s); }));
-    cudaGraph_t graph = nullptr;
-    CUDA_OK(cudaStreamEndCapture(other, &graph));
-    std::size_t nodes = 7;
-    CUDA_OK(cudaGraphGetNodes(graph, nullptr, &nodes));
-    EXPECT_EQ(nodes, 0u);
-    CUDA_OK(cudaGraphDestroy(graph));
+    EXPECT_EQ(end_capture(other), 0u);
     return add_one(on);
   }));
   expect_sum(1);
@@ -284,48 +253,33 @@ TEST_F(CacheTest, ExceptionOfANestedRunPasses) {
 }
 
 // A graph without the inner work would be replayed.
-TEST_F(CacheTest, OuterRunIsDirectIfItIgnoresAFailedInnerRun) {
-  Cache cache;
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_RUN(kEager, cache.run(key("outer"), stream, [&](cudaStream_t on) {
-      EXPECT_FAILURE(kDataLoss, cache.run(key("inner"), on, [](cudaStream_t) { return absl::DataLossError("mine"); }));
-      return add_one(on);
-    }));
-  }
-  expect_sum(3);
-}
-
-// Stands for libraries that refuse to work on a capturing stream.
-TEST_F(CacheTest, InnerWorkThatFailsUnderCaptureAloneIsDoneByEveryOuterRun) {
-  Cache cache;
-  const auto picky = [&](cudaStream_t on) {
+TEST_F(CacheTest, OuterRunIsDirectIfItIgnoresThatAnInnerRunFailsOrThrows) {
+  const auto expect_direct = [&](const char* name, bool does_inner_work, const auto& inner) {
+    SCOPED_TRACE(name);
+    Cache cache;
+    reset_sum();
+    for (int i = 1; i <= 5; ++i) {
+      EXPECT_RUN(kEager, cache.run(key("outer"), stream, [&](cudaStream_t on) {
+        try {
+          const auto outcome = cache.run(key("inner"), on, inner);
+          EXPECT_EQ(absl::IsDataLoss(outcome.status()), !does_inner_work);
+        } catch (const std::runtime_error&) {
+        }
+        return add_one(on);
+      }));
+      expect_sum(static_cast<float>(does_inner_work ? 2 * i : i));
+    }
+  };
+  expect_direct("fails", false, [](cudaStream_t) { return absl::DataLossError("mine"); });
+  // Stands for libraries that refuse to work on a capturing stream.
+  expect_direct("fails under capture alone", true, [&](cudaStream_t on) {
     return is_capturing(on) ? absl::UnavailableError("not under capture")
                             : absl::Status(detail::fn_failure(add_one(on)));
-  };
-  for (int i = 1; i <= 5; ++i) {
-    EXPECT_RUN(kEager, cache.run(key("outer"), stream, [&](cudaStream_t on) {
-      (void)cache.run(key("inner"), on, picky);
-      return add_one(on);
-    }));
-    expect_sum(static_cast<float>(2 * i));
-  }
-}
-
-TEST_F(CacheTest, OuterRunIsDirectIfItIgnoresAnExceptionOfAnInnerRun) {
-  Cache cache;
-  for (int i = 1; i <= 3; ++i) {
-    EXPECT_RUN(kEager, cache.run(key("outer"), stream, [&](cudaStream_t on) {
-      try {
-        (void)cache.run(key("inner"), on, [&](cudaStream_t s) {
-          if (is_capturing(s)) throw std::runtime_error("not under capture");
-          CUDA_OK(add_one(s));
-        });
-      } catch (const std::runtime_error&) {
-      }
-      return add_one(on);
-    }));
-    expect_sum(static_cast<float>(2 * i));
-  }
+  });
+  expect_direct("throws under capture alone", true, [&](cudaStream_t on) {
+    if (is_capturing(on)) throw std::runtime_error("not under capture");
+    CUDA_OK(add_one(on));
+  });
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstddef>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -19,6 +18,12 @@
 namespace graphcache::test {
 namespace {
 
+void expect_current_device(int wanted) {
+  int current = -1;
+  CUDA_OK(cudaGetDevice(&current));
+  EXPECT_EQ(current, wanted);
+}
+
 // ---- The forms of a run ---------------------------------------------------------------------------------------------
 
 TEST_F(CacheTest, FirstRunInstantiatesLaterRunsReplay) {
@@ -30,13 +35,11 @@ TEST_F(CacheTest, FirstRunInstantiatesLaterRunsReplay) {
     expect_sum(static_cast<float>(i));
   }
   EXPECT_EQ(calls, 1);
-}
-
-TEST_F(CacheTest, RunsInFlightAreAllDone) {
-  Cache cache;
+  // Runs in flight are all done.
+  cache.clear();
   for (int i = 0; i < 300; ++i) ASSERT_TRUE(run_add(cache, key("k")).ok());
-  expect_sum(300);
-  EXPECT_EQ(calls, 1);
+  expect_sum(305);
+  EXPECT_EQ(calls, 2);
 }
 
 TEST_F(CacheTest, RunsAndDirectWorkKeepTheStreamsOrder) {
@@ -45,12 +48,9 @@ TEST_F(CacheTest, RunsAndDirectWorkKeepTheStreamsOrder) {
   const auto enqueue = [&](int value) { CUDA_OK(launch(append, 1, 1, stream, log.get(), count.get(), value)); };
   for (int i = 0; i < 3; ++i) {
     enqueue(2 * i);
-    EXPECT_TRUE(cache
-                    .run(key("k"), stream, params(2 * i + 1),
-                         [&](Recorder& rec, Slot<int> value) {
-                           rec.launch(append, {1, 1}, log.get(), count.get(), value);
-                         })
-                    .ok());
+    EXPECT_SUCCESS(cache.run(key("k"), stream, params(2 * i + 1), [&](Recorder& rec, Slot<int> value) {
+      rec.launch(append, {1, 1}, log.get(), count.get(), value);
+    }));
   }
   enqueue(6);
   std::vector<int> all = log.read();
@@ -58,32 +58,17 @@ TEST_F(CacheTest, RunsAndDirectWorkKeepTheStreamsOrder) {
   EXPECT_EQ(all, (std::vector<int>{0, 1, 2, 3, 4, 5, 6}));
 }
 
-TEST_F(CacheTest, WithoutAStreamTakesThePerThreadDefaultStream) {
-  Cache cache;
+TEST_F(CacheTest, WithoutAStreamTakesTheStreamOfTheOptionsWhichIsThePerThreadDefaultStream) {
+  Cache by_default, cache({.stream = stream});
   cudaStream_t seen = nullptr;
-  const auto run = [&] {
-    return cache.run(key("k"), [&](cudaStream_t on) {
-      seen = on;
-      return add_one(on);
-    });
-  };
+  const auto run = [&] { return by_default.run(key("k"), [&](cudaStream_t on) { return add_one(seen = on); }); };
   EXPECT_RUN(kInstantiated, run());
   EXPECT_EQ(seen, cudaStreamPerThread);
   EXPECT_RUN(kReplayed, run());
   expect_sum(2);
-}
-
-TEST_F(CacheTest, WithoutAStreamTakesTheStreamOfTheOptions) {
-  Options options;
-  options.stream = stream;
-  Cache cache(options);
-  cudaStream_t seen = nullptr;
-  EXPECT_RUN(kInstantiated, cache.run(key("k"), [&](Recorder& rec) {
-    seen = rec.stream();
-    return add_one(seen);
-  }));
+  EXPECT_RUN(kInstantiated, cache.run(key("k"), [&](Recorder& rec) { return add_one(seen = rec.stream()); }));
   EXPECT_EQ(seen, static_cast<cudaStream_t>(stream));
-  expect_sum(1);
+  expect_sum(3);
 }
 
 TEST_F(CacheTest, TakesFunctionsOfStreamAndOfRecorderThatReturnNothingAnErrorOrAStatus) {
@@ -132,8 +117,8 @@ TEST_F(CacheTest, OneKeyServesSeveralStreams) {
   Stream second, third;
   for (int i = 0; i < 30; ++i) {
     const cudaStream_t streams[] = {stream, second, third};
-    const auto outcome = cache.run(key("k"), streams[i % 3], [&](cudaStream_t on) { return add_one(on); });
-    EXPECT_TRUE(did(i == 0 ? Outcome::kInstantiated : Outcome::kReplayed, outcome));
+    EXPECT_TRUE(did(i == 0 ? Outcome::kInstantiated : Outcome::kReplayed,
+                    cache.run(key("k"), streams[i % 3], [&](cudaStream_t on) { return add_one(on); })));
   }
   expect_sum(30);
 }
@@ -143,8 +128,7 @@ TEST_F(CacheTest, OneKeyServesSeveralStreams) {
 TEST_F(CacheTest, KeyEqualityDecides) {
   Cache cache(unshared());
   const auto run = [&](const Key& which, float value) {
-    return cache.run(which, stream,
-                     [&, value](cudaStream_t on) { return launch(add, kGrid, kBlock, on, data.get(), kSize, value); });
+    return cache.run(which, stream, [&, value](cudaStream_t on) { return add_value(on, value); });
   };
   EXPECT_RUN(kInstantiated, run(key("k", 1), 1));
   EXPECT_RUN(kInstantiated, run(key("k", true), 10));
@@ -158,12 +142,8 @@ TEST_F(CacheTest, OneKeyAtTwoLambdasIsTwoEntries) {
   Cache cache(unshared());
   for (int i = 0; i < 2; ++i) {
     const Outcome wanted = i == 0 ? Outcome::kInstantiated : Outcome::kReplayed;
-    EXPECT_TRUE(did(wanted, cache.run(key("k"), stream, [&](cudaStream_t on) {
-      return launch(add, kGrid, kBlock, on, data.get(), kSize, 1.0f);
-    })));
-    EXPECT_TRUE(did(wanted, cache.run(key("k"), stream, [&](cudaStream_t on) {
-      return launch(add, kGrid, kBlock, on, data.get(), kSize, 10.0f);
-    })));
+    EXPECT_TRUE(did(wanted, cache.run(key("k"), stream, [&](cudaStream_t on) { return add_value(on, 1); })));
+    EXPECT_TRUE(did(wanted, cache.run(key("k"), stream, [&](cudaStream_t on) { return add_value(on, 10); })));
   }
   expect_sum(22);
   EXPECT_EQ(cache.entries().size(), 2u);
@@ -177,43 +157,34 @@ void add_100_quietly(cudaStream_t on) noexcept { (void)launch(add, kGrid, kBlock
 void add_1000_quietly(cudaStream_t on) noexcept { (void)launch(add, kGrid, kBlock, on, target, kSize, 1000.0f); }
 
 TEST_F(CacheTest, OneKeyAtTwoFunctionsIsTwoEntries) {
-  Cache cache(unshared());
   target = data.get();
-  for (cudaError_t (*fn)(cudaStream_t) : {add_1, add_10}) EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, fn));
-  for (cudaError_t (*fn)(cudaStream_t) : {add_1, add_10}) EXPECT_RUN(kReplayed, cache.run(key("k"), stream, fn));
+  float sum = 0;
+  // Runs each function twice, which adds this to the sum.
+  const auto expect_apart = [&](const char* name, const auto& functions, float adds) {
+    SCOPED_TRACE(name);
+    Cache cache(unshared());
+    for (const Outcome outcome : {Outcome::kInstantiated, Outcome::kReplayed}) {
+      for (const auto& fn : functions) EXPECT_TRUE(did(outcome, cache.run(key("k"), stream, fn)));
+    }
+    expect_sum(sum += adds);
+  };
+  using Function = cudaError_t (*)(cudaStream_t);
+  using Quiet = void (*)(cudaStream_t) noexcept;
+  using Std = std::function<cudaError_t(cudaStream_t)>;
+  using StdVoid = std::function<void(cudaStream_t)>;  // Takes functions that return an error, or are noexcept.
+  expect_apart("functions", std::vector<Function>{add_1, add_10}, 22);
+  expect_apart("noexcept functions", std::vector<Quiet>{add_100_quietly, add_1000_quietly}, 2200);
+  expect_apart("std::function",
+               std::vector<Std>{add_1, add_10, [&](cudaStream_t on) { return add_value(on, 100); },
+                                [&](cudaStream_t on) { return add_value(on, 1000); }},
+               2222);
+  expect_apart("std::function of another signature",
+               std::vector<StdVoid>{add_1, add_10, add_100_quietly, add_1000_quietly}, 2222);
+  Cache cache;
+  const Function pointer = add_1;
+  EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, pointer));
   EXPECT_RUN(kReplayed, cache.run(key("k"), stream, add_1));  // the function itself decays to the pointer
-  expect_sum(23);
-}
-
-TEST_F(CacheTest, OneKeyAtTwoNoexceptFunctionsIsTwoEntries) {
-  Cache cache(unshared());
-  target = data.get();
-  for (void (*fn)(cudaStream_t) noexcept : {add_100_quietly, add_1000_quietly}) {
-    EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, fn));
-  }
-  expect_sum(1100);
-}
-
-TEST_F(CacheTest, OneKeyAtTwoStdFunctionsIsTwoEntries) {
-  Cache cache(unshared());
-  target = data.get();
-  using Fn = std::function<cudaError_t(cudaStream_t)>;
-  const Fn functions[] = {add_1, add_10,
-                          [&](cudaStream_t on) { return launch(add, kGrid, kBlock, on, data.get(), kSize, 100.0f); },
-                          [&](cudaStream_t on) { return launch(add, kGrid, kBlock, on, data.get(), kSize, 1000.0f); }};
-  for (const Fn& fn : functions) EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, fn));
-  for (const Fn& fn : functions) EXPECT_RUN(kReplayed, cache.run(key("k"), stream, fn));
-  expect_sum(2222);
-}
-
-TEST_F(CacheTest, StdFunctionsThatHoldFunctionsOfAnotherSignatureAreApart) {
-  Cache cache(unshared());
-  target = data.get();
-  using Fn = std::function<void(cudaStream_t)>;  // takes functions that return an error, and others that are noexcept
-  for (const Fn& fn : {Fn(add_1), Fn(add_10), Fn(add_100_quietly), Fn(add_1000_quietly)}) {
-    EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, fn));
-  }
-  expect_sum(1111);
+  expect_sum(sum + 2);
 }
 
 // A type that callers know only by its base.
@@ -283,9 +254,7 @@ TEST_F(CacheTest, ConstAndTemporaryFunctionsAreOnePlace) {
 
 TEST_F(CacheTest, ColdRunOnACapturingStreamFailsAndLeavesTheCaptureWhole) {
   for (const int max_executables : {64, 0}) {
-    Options options;
-    options.max_executables = max_executables;
-    Cache cache(options);
+    Cache cache({.max_executables = max_executables});
     CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     CUDA_OK(add_one(stream));
     const auto outcome = run_add(cache, key("my label"));
@@ -293,12 +262,7 @@ TEST_F(CacheTest, ColdRunOnACapturingStreamFailsAndLeavesTheCaptureWhole) {
     EXPECT_TRUE(mentions(outcome.status(), "my label")) << outcome.status();
     EXPECT_NE(cuda_error(outcome.status()), cudaSuccess);
     CUDA_OK(add_one(stream));
-    cudaGraph_t graph = nullptr;
-    CUDA_OK(cudaStreamEndCapture(stream, &graph));
-    std::size_t nodes = 0;
-    CUDA_OK(cudaGraphGetNodes(graph, nullptr, &nodes));
-    EXPECT_EQ(nodes, 2u);
-    CUDA_OK(cudaGraphDestroy(graph));
+    EXPECT_EQ(end_capture(stream), 2u);
     EXPECT_EQ(calls, 0);
   }
   expect_sum(0);
@@ -321,9 +285,7 @@ TEST_F(CacheTest, HitOnACapturingStreamFailsAndTheCacheGoesOn) {
 
 TEST_F(CacheTest, RefusesAStreamOfAnotherDevice) {
   if (device_count() < 2) GTEST_SKIP() << "needs two devices";
-  Options options;
-  options.device = 1;
-  Cache cache(options);
+  Cache cache({.device = 1});
   EXPECT_FAILURE(kInvalidArgument, run_add(cache, key("k")));
   EXPECT_EQ(calls, 0);
 }
@@ -354,9 +316,7 @@ TEST_F(CacheTest, RunsAreRightWhicheverDeviceIsCurrent) {
     EXPECT_RUN(kPatched, run("k", 6));
   })
       .join();
-  int current = -1;
-  CUDA_OK(cudaGetDevice(&current));
-  EXPECT_EQ(current, 1);
+  expect_current_device(1);
   CUDA_OK(cudaSetDevice(0));
   expect_sum(22);
   EXPECT_EQ(bytes.read()[15], 6);
@@ -369,9 +329,8 @@ TEST_F(CacheTest, SlotsOfNodesOnAnotherDeviceFollowEachRun) {
   float sum = 0;
   for (const Patching patching : {Patching::kPerNode, Patching::kDeviceUpdated, Patching::kAuto}) {
     SCOPED_TRACE(static_cast<int>(patching));
-    Options options = unshared();
     force(patching);
-    Cache cache(options);
+    Cache cache(unshared());
     const auto run = [&](float value) {
       sum += value;
       return cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<float> v) {
@@ -404,30 +363,25 @@ TEST_F(CacheTest, TheCallersDeviceIsCurrentWhateverFnLeaves) {
     for (const int before : {0, 1}) {
       SCOPED_TRACE(testing::Message() << executables << " executables, device " << before);
       CUDA_OK(cudaSetDevice(0));
-      Options options = unshared(executables);
       force(Patching::kDeviceUpdated);
-      Cache cache(options);
+      Cache cache(unshared(executables));
       int calls = 0;
       const auto run = [&](float value, bool throws) {
         CUDA_OK(cudaSetDevice(before));
-        int current = -1;
         try {
-          const auto outcome = cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<float> v) {
+          EXPECT_SUCCESS(cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<float> v) {
             rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
             ++calls;
-            CUDA_OK(cudaGetDevice(&current));
-            EXPECT_EQ(current, 0);
+            expect_current_device(0);
             CUDA_OK(cudaSetDevice(1));
             if (throws) throw std::runtime_error("of fn");
-          });
-          EXPECT_TRUE(outcome.ok()) << outcome.status();
+          }));
           EXPECT_FALSE(throws);
           sum += value;
         } catch (const std::runtime_error&) {
           sum += value;  // By the direct call of fn.
         }
-        CUDA_OK(cudaGetDevice(&current));
-        EXPECT_EQ(current, before);
+        expect_current_device(before);
       };
       run(1, true);
       run(2, false);
@@ -461,9 +415,7 @@ TEST_F(CacheTest, SwitchesAndRestoresAreRightWhicheverDeviceIsCurrent) {
       .join();
   EXPECT_TRUE(cache.erase(key("b")));
   EXPECT_RUN(kRestored, run("a", 0, 5));
-  int current = -1;
-  CUDA_OK(cudaGetDevice(&current));
-  EXPECT_EQ(current, 1);
+  expect_current_device(1);
   CUDA_OK(cudaSetDevice(0));
   expect_sum(15 + 3 * 10 + 2 * 100);
 }

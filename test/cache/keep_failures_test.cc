@@ -12,8 +12,6 @@
 #include <optional>
 #include <random>
 #include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "graphcache/graphcache.h"
@@ -21,6 +19,7 @@
 #include "graphcache/status.h"
 #include "keep_support.h"
 #include "kernels.h"
+#include "runs/threads_support.h"
 #include "support.h"
 
 namespace graphcache::test {
@@ -35,13 +34,6 @@ class KeepFailuresTest : public testing::Test {
     (void)cudaGetLastError();
     hostrt::reset();
   }
-
-  static ForcedOptions forced(Sharing sharing, int max_executables = Options().max_executables) {
-    Options options;
-    options.max_executables = max_executables;
-    force(&options, sharing);
-    return options;
-  }
 };
 
 constexpr Sharing kSharings[] = {Sharing::kNever, Sharing::kUpdates, Sharing::kTable};
@@ -54,7 +46,7 @@ TEST_F(KeepFailuresTest, AFatalErrorReleasesEverythingByTheEndOfTheCache) {
       hostrt::reset();
       Stream stream;
       Keeping keeping(stream);
-      std::optional<Cache> cache(forced(Sharing::kNever, 2).again());
+      std::optional<Cache> cache(forced(Sharing::kNever, 2));
       for (int i = 0; i < 3; ++i) EXPECT_TRUE(keeping.run(*cache, key("k", i), i).ok());
       EXPECT_EQ(keeping.alive, 3);
       hostrt::fail_call(function, 1, cudaErrorIllegalAddress);
@@ -83,13 +75,8 @@ TEST_F(KeepFailuresTest, NoFailedCallLosesOrLeaksAnObject) {
       Stream stream;
       Keeping keeping(stream);
       std::optional<Cache> cache(options.again());
-      unsigned wanted = 1;
       bool all_ok = true;
-      const auto run = [&](int i) {
-        const absl::StatusOr<Outcome> outcome = keeping.run(*cache, key("k", i), i);
-        all_ok = all_ok && outcome.ok();
-        wanted = Keeping::after(wanted, i);
-      };
+      const auto run = [&](int i) { all_ok = keeping.run(*cache, key("k", i), i).ok() && all_ok; };
       for (const int i : {0, 1, 0}) run(i);
       arm();
       for (const int i : {2, 0, 1, 1}) run(i);
@@ -102,7 +89,7 @@ TEST_F(KeepFailuresTest, NoFailedCallLosesOrLeaksAnObject) {
       settle(*cache);
       EXPECT_LE(keeping.alive, recorded + 1) << "the first key of a table may be erased";
       if (all_ok) {
-        EXPECT_EQ(keeping.now(), wanted);
+        keeping.expect_number();
       }
       cache.reset();
       EXPECT_EQ(keeping.alive, 0);
@@ -127,12 +114,8 @@ TEST_F(KeepFailuresTest, NoFailedCallLosesOrLeaksAnObject) {
 TEST_F(KeepFailuresTest, AnUpdateThatFailsKeepsWhatBothNeed) {
   Stream stream;
   Keeping keeping(stream);
-  Cache cache(forced(Sharing::kUpdates, 1).again());
-  unsigned wanted = 1;
-  const auto run = [&](int i) {
-    EXPECT_TRUE(keeping.run(cache, key("k", i), i).ok());
-    wanted = Keeping::after(wanted, i);
-  };
+  Cache cache(forced(Sharing::kUpdates, 1));
+  const auto run = [&](int i) { EXPECT_TRUE(keeping.run(cache, key("k", i), i).ok()); };
   run(0);
   run(1);
   hostrt::hold(stream);
@@ -143,7 +126,7 @@ TEST_F(KeepFailuresTest, AnUpdateThatFailsKeepsWhatBothNeed) {
   erase_nothing(cache);
   EXPECT_EQ(keeping.alive, 2);
   CUDA_OK(hostrt::release(stream));
-  EXPECT_EQ(keeping.now(), wanted);
+  keeping.expect_number();
   settle(cache);
   EXPECT_EQ(keeping.alive, 1);
 }
@@ -204,20 +187,18 @@ TEST_F(KeepFailuresTest, LateWorkFindsWhatWasKeptForIt) {
           CUDA_OK(cudaStreamSynchronize(streams[on]));
           EXPECT_EQ(totals[on], wanted[on]) << "seed " << seed << ", step " << step;
         } else {
-          const absl::StatusOr<Outcome> outcome =
-              cache->run(key("k", which, on), streams[on], [&, which, on](Recorder& rec) {
-                for (int i = 0; i <= which % 2; ++i) {
-                  auto datum = std::make_shared<CountedDatum>(which + i);
-                  datum->total = &totals[on];
-                  rec.keep(datum);
-                  CUDA_OK(cudaLaunchHostFunc(rec.stream(), add_datum, datum.get()));
-                  // Direct work has nobody who keeps its data.
-                  if (!is_capturing(rec.stream())) {
-                    CUDA_OK(cudaStreamSynchronize(rec.stream()));
-                  }
-                }
-              });
-          ASSERT_TRUE(outcome.ok()) << outcome.status();
+          ASSERT_SUCCESS(cache->run(key("k", which, on), streams[on], [&, which, on](Recorder& rec) {
+            for (int i = 0; i <= which % 2; ++i) {
+              auto datum = std::make_shared<CountedDatum>(which + i);
+              datum->total = &totals[on];
+              rec.keep(datum);
+              CUDA_OK(cudaLaunchHostFunc(rec.stream(), add_datum, datum.get()));
+              // Direct work has nobody who keeps its data.
+              if (!is_capturing(rec.stream())) {
+                CUDA_OK(cudaStreamSynchronize(rec.stream()));
+              }
+            }
+          }));
           for (int i = 0; i <= which % 2; ++i) wanted[on] = 3 * wanted[on] + static_cast<unsigned>(which + i);
         }
       }
@@ -242,13 +223,9 @@ TEST_F(KeepFailuresTest, ACacheThatEndsInACaptureReleasesAfterItsLaunches) {
     hostrt::reset();
     Stream stream, other;
     Keeping keeping(stream);
-    Cache cache(forced(Sharing::kNever).again());
-    std::optional<Cache> ends(forced(sharing, 1).again());
-    unsigned wanted = 1;
-    const auto run = [&](int i) {
-      EXPECT_TRUE(keeping.run(*ends, key("k", i), i).ok());
-      wanted = Keeping::after(wanted, i);
-    };
+    Cache cache(forced(Sharing::kNever));
+    std::optional<Cache> ends(forced(sharing, 1));
+    const auto run = [&](int i) { EXPECT_TRUE(keeping.run(*ends, key("k", i), i).ok()); };
     for (const int i : {0, 1, 0}) run(i);
     hostrt::hold(stream);
     for (const int i : {0, 1}) run(i);
@@ -259,7 +236,7 @@ TEST_F(KeepFailuresTest, ACacheThatEndsInACaptureReleasesAfterItsLaunches) {
     for (int i = 0; i < 5; ++i) erase_nothing(cache);
     EXPECT_GE(keeping.alive, 1);
     CUDA_OK(hostrt::release(stream));
-    EXPECT_EQ(keeping.now(), wanted);
+    keeping.expect_number();
     settle(cache);
     EXPECT_EQ(keeping.alive, 0);
   }
@@ -271,12 +248,8 @@ TEST_F(KeepFailuresTest, ThousandsOfSwitchesInFlightKeepTheirObjects) {
     hostrt::reset();
     Stream stream;
     Keeping keeping(stream);
-    Cache cache(forced(sharing, 1).again());
-    unsigned wanted = 1;
-    const auto run = [&](int i) {
-      ASSERT_TRUE(keeping.run(cache, key("k", i), i).ok());
-      wanted = Keeping::after(wanted, i);
-    };
+    Cache cache(forced(sharing, 1));
+    const auto run = [&](int i) { ASSERT_TRUE(keeping.run(cache, key("k", i), i).ok()); };
     for (int i = 0; i < 6; ++i) run(i % 3);
     settle(cache);
     hostrt::hold(stream);
@@ -284,7 +257,7 @@ TEST_F(KeepFailuresTest, ThousandsOfSwitchesInFlightKeepTheirObjects) {
     for (int i = 0; i < 3; ++i) EXPECT_TRUE(cache.erase(key("k", i)));
     EXPECT_EQ(keeping.alive, 3);
     CUDA_OK(hostrt::release(stream));
-    EXPECT_EQ(keeping.now(), wanted);
+    keeping.expect_number();
     settle(cache);
     EXPECT_EQ(keeping.alive, 0);
     EXPECT_EQ(keeping.calls, 3);
@@ -295,43 +268,35 @@ TEST_F(KeepFailuresTest, ThousandsOfSwitchesInFlightKeepTheirObjects) {
 
 // Destructors call the cache while other threads do.
 TEST_F(KeepFailuresTest, DestructorsThatCallTheCacheMeetOtherThreads) {
-  Options options;
-  options.max_executables = 3;
-  options.max_templates = 2;
-  Cache cache(options);
+  Cache cache({.max_executables = 3, .max_templates = 2});
   std::atomic<int> alive{0}, released{0};
   constexpr int kThreads = 4, kRuns = 300;
   // Made and read while no thread captures, because that synchronizes the device.
   DeviceBuffer<int> numbers(kThreads, 1);
   std::array<unsigned, kThreads> wanted;
   wanted.fill(1);
-  std::vector<std::thread> threads;
-  for (int thread = 0; thread < kThreads; ++thread) {
-    threads.emplace_back([&, thread] {
-      Stream stream;
-      int* const number = numbers.get() + thread;
-      std::mt19937 random(static_cast<unsigned>(thread));
-      for (int run = 0; run < kRuns; ++run) {
-        const int i = static_cast<int>(random() % 4);
-        const absl::StatusOr<Outcome> outcome = cache.run(key("k", i, thread), stream, [&, i](Recorder& rec) {
-          rec.keep(std::make_shared<Thing>(&alive, [&, thread] {  // It may be released when the thread is gone.
-            ++released;
-            (void)cache.stats();
-            (void)cache.entries();
-            cache.erase(key("k", released % 4, (thread + 1) % kThreads));
-            EXPECT_FALSE(is_capturing(cudaStreamPerThread));
-          }));
-          rec.launch(blend, {1, 1}, number, 1, 3, i);
-        });
-        EXPECT_TRUE(outcome.ok()) << outcome.status();
-        unsigned& mine = wanted[static_cast<std::size_t>(thread)];
-        mine = Keeping::after(mine, i);
-        if (random() % 16 == 0) cache.erase(key("k", i, thread));
-      }
-      CUDA_OK(cudaStreamSynchronize(stream));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  in_threads(kThreads, [&](int thread) {
+    Stream stream;
+    int* const number = numbers.get() + thread;
+    std::mt19937 random(static_cast<unsigned>(thread));
+    for (int run = 0; run < kRuns; ++run) {
+      const int i = static_cast<int>(random() % 4);
+      EXPECT_SUCCESS(cache.run(key("k", i, thread), stream, [&, i](Recorder& rec) {
+        rec.keep(std::make_shared<Thing>(&alive, [&, thread] {  // It may be released when the thread is gone.
+          ++released;
+          (void)cache.stats();
+          (void)cache.entries();
+          cache.erase(key("k", released % 4, (thread + 1) % kThreads));
+          EXPECT_FALSE(is_capturing(cudaStreamPerThread));
+        }));
+        rec.launch(blend, {1, 1}, number, 1, 3, i);
+      }));
+      unsigned& mine = wanted[static_cast<std::size_t>(thread)];
+      mine = Keeping::after(mine, i);
+      if (random() % 16 == 0) cache.erase(key("k", i, thread));
+    }
+    CUDA_OK(cudaStreamSynchronize(stream));
+  });
   const std::vector<int> got = numbers.read();
   for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(static_cast<unsigned>(got[i]), wanted[i]);
   EXPECT_GT(released, 50);

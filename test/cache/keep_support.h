@@ -49,30 +49,50 @@ class Keeping {
   std::shared_ptr<Thing> make() { return std::make_shared<Thing>(&alive, at_end); }
   // number = 3 * number + value. Keys of several values are siblings.
   absl::StatusOr<Outcome> run(Cache& cache, const Key& key, int value, cudaStream_t on = nullptr) {
-    return cache.run(key, on == nullptr ? stream : on, [&, value](Recorder& rec) {
+    return followed(value, cache.run(key, on == nullptr ? stream : on, [&, value](Recorder& rec) {
       ++calls;
       rec.keep(make());
-      rec.launch(blend, {1, 1}, number.get(), 1, 3, value);
-    });
+      record(rec, value);
+    }));
   }
   // The same with another topology.
   absl::StatusOr<Outcome> run_other(Cache& cache, const Key& key, int value) {
-    return cache.run(key, stream, [&, value](Recorder& rec) {
+    return followed(value, cache.run(key, stream, [&, value](Recorder& rec) {
       ++calls;
       rec.keep(make());
       rec.launch(do_nothing, {1, 1});
-      rec.launch(blend, {1, 1}, number.get(), 1, 3, value);
-    });
+      record(rec, value);
+    }));
+  }
+  // The work of a run with this value.
+  template <class Value>
+  void record(Recorder& rec, Value value) {
+    rec.launch(blend, {1, 1}, number.get(), 1, 3, value);
+  }
+  // The outcome of a run with this value, for expect_number().
+  absl::StatusOr<Outcome> followed(int value, const absl::StatusOr<Outcome>& outcome) {
+    if (outcome.ok()) wanted = after(wanted, value);
+    return outcome;
   }
   static unsigned after(unsigned was, int value) { return 3 * was + static_cast<unsigned>(value); }
   unsigned now() const { return static_cast<unsigned>(number.first()); }
+  // Whether each run that succeeded has done its work, in order.
+  void expect_number() const { EXPECT_EQ(now(), wanted); }
 
   const cudaStream_t stream;
   DeviceBuffer<int> number{1, 1};
   std::atomic<int> alive{0};
   std::function<void()> at_end;  // Called by the destructor of each thing that is made from now on.
   int calls = 0;
+  unsigned wanted = 1;
 };
+
+// Calls that fail while the thread captures.
+inline void allocate_and_free() {
+  void* memory = nullptr;
+  CUDA_OK(cudaMalloc(&memory, 64));
+  CUDA_OK(cudaFree(memory));
+}
 
 inline bool erase_nothing(Cache& cache) { return cache.erase(key("a key that was never run")); }
 

@@ -25,52 +25,29 @@
 namespace graphcache::test {
 namespace {
 
-Options own_executables(int max_executables = Options().max_executables) {
-  Options options;
-  options.max_executables = max_executables;
-  force(&options, Sharing::kNever);
-  return options;
-}
-
 class KeepTest : public StreamTest {
  protected:
   Keeping keeping{stream};
+  static void keep_null_pointers(Recorder& rec) {
+    rec.keep(std::shared_ptr<Thing>());
+    rec.keep(std::shared_ptr<void>());
+    rec.keep(std::shared_ptr<std::vector<float>>());
+    rec.keep(std::shared_ptr<float[]>());
+  }
+
   std::atomic<int>& alive = keeping.alive;
 };
 
 // ---- How long -------------------------------------------------------------------------------------------------------
-
-TEST_F(KeepTest, AnObjectLivesAsLongAsItsKeysGraph) {
-  Cache cache;
-  unsigned wanted = 1;
-  for (const Outcome outcome : {Outcome::kInstantiated, Outcome::kReplayed, Outcome::kReplayed}) {
-    EXPECT_TRUE(did(outcome, keeping.run(cache, key("k"), 4)));
-    wanted = Keeping::after(wanted, 4);
-    EXPECT_EQ(alive, 1);
-  }
-  EXPECT_EQ(keeping.now(), wanted);
-  EXPECT_EQ(alive, 1);
-  EXPECT_TRUE(cache.erase(key("k")));
-  EXPECT_TRUE(soon(cache, [&] { return alive == 0; }));
-  EXPECT_RUN(kInstantiated, keeping.run(cache, key("k"), 4));
-  EXPECT_EQ(alive, 1);
-}
 
 TEST_F(KeepTest, EachWayToForgetAKeyReleasesItsObject) {
   enum Way { kErase, kEraseIf, kClear, kEnd };
   for (const Way way : {kErase, kEraseIf, kClear, kEnd}) {
     for (const Sharing sharing : {Sharing::kNever, Sharing::kUpdates, Sharing::kTable}) {
       SCOPED_TRACE(static_cast<int>(way));
-      Options options;
-      options.max_executables = 2;
-      force(&options, sharing);
-      std::optional<Cache> cache(options);
-      unsigned wanted = static_cast<unsigned>(keeping.number.first());
-      for (const int i : {0, 1, 2, 3, 0, 1, 2, 3, 3, 3}) {
-        EXPECT_TRUE(keeping.run(*cache, key("k", i), i).ok());
-        wanted = Keeping::after(wanted, i);
-      }
-      EXPECT_EQ(keeping.now(), wanted);
+      std::optional<Cache> cache(forced(sharing, 2));
+      for (const int i : {0, 1, 2, 3, 0, 1, 2, 3, 3, 3}) EXPECT_TRUE(keeping.run(*cache, key("k", i), i).ok());
+      keeping.expect_number();
       EXPECT_EQ(alive, 4);
       CUDA_OK(cudaDeviceSynchronize());
       switch (way) {
@@ -102,7 +79,7 @@ TEST_F(KeepTest, AWarmedKeyAndAStepKeep) {
   Cache cache;
   const auto fn = [&](Recorder& rec, Slot<int> v) {
     rec.keep(keeping.make());
-    rec.launch(blend, {1, 1}, keeping.number.get(), 1, 3, v);
+    keeping.record(rec, v);
   };
   EXPECT_TRUE(cache.warm(key("warmed"), stream, params(1), fn).ok());
   EXPECT_EQ(alive, 1);
@@ -116,14 +93,16 @@ TEST_F(KeepTest, AWarmedKeyAndAStepKeep) {
   EXPECT_TRUE(soon(cache, [&] { return alive == 1; }));
 }
 
-TEST_F(KeepTest, EveryStreamKeeps) {
+TEST_F(KeepTest, AnObjectLivesAsLongAsItsKeysGraphOnEveryStream) {
   Cache cache;
   for (const cudaStream_t on : {static_cast<cudaStream_t>(stream), cudaStreamPerThread, cudaStreamLegacy}) {
-    for (const bool is_first : {true, false}) {
-      EXPECT_TRUE(did(is_first ? Outcome::kInstantiated : Outcome::kReplayed, keeping.run(cache, key("k"), 4, on)));
+    SCOPED_TRACE(on);
+    for (const Outcome outcome : {Outcome::kInstantiated, Outcome::kReplayed, Outcome::kReplayed}) {
+      EXPECT_TRUE(did(outcome, keeping.run(cache, key("k"), 4, on)));
       EXPECT_EQ(alive, 1);
     }
-    CUDA_OK(cudaDeviceSynchronize());
+    keeping.expect_number();
+    EXPECT_EQ(alive, 1);
     EXPECT_TRUE(cache.erase(key("k")));
     EXPECT_TRUE(soon(cache, [&] { return alive == 0; }));
   }
@@ -139,7 +118,7 @@ TEST_F(KeepTest, AnObjectOfSeveralKeysLivesAsLongAsOneOfThem) {
       EXPECT_RUN(kInstantiated, cache.run(key("k", i), stream, [&, i](Recorder& rec) {
         rec.keep(shared);
         rec.keep(shared);
-        rec.launch(blend, {1, 1}, keeping.number.get(), 1, 3, i);
+        keeping.record(rec, i);
       }));
     }
   }
@@ -155,63 +134,46 @@ TEST_F(KeepTest, AnObjectOfSeveralKeysLivesAsLongAsOneOfThem) {
 TEST_F(KeepTest, OneFnMayKeepVeryManyObjectsOfAnyType) {
   Cache cache;
   constexpr int kMany = 20'000;
-  EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, [&](Recorder& rec) {
-    for (int i = 0; i < kMany; ++i) {
-      rec.keep(keeping.make());
-      if (i % 100 == 0) rec.launch(blend, {1, 1}, keeping.number.get(), 1, 1, 1);
-    }
-    struct Local {
-      std::shared_ptr<Thing> thing;
-    };
-    rec.keep(std::make_shared<Local>(Local{keeping.make()}));
-    rec.keep(std::make_shared<const std::string>("text"));
-    rec.keep(std::make_shared<std::vector<bool>>(10));
-    rec.keep(std::make_shared<std::deque<std::shared_ptr<Thing>>>(3, keeping.make()));
-    rec.keep(std::shared_ptr<void>(keeping.make()));
-    rec.keep(std::shared_ptr<const void>(keeping.make()));
-    rec.keep(std::shared_ptr<int>(keeping.make(), nullptr));  // An owner without memory.
-    rec.keep(std::shared_ptr<int[]>(new int[4]));
-    rec.keep(std::make_shared<std::unique_ptr<int>>());
-  }));
+  const auto run = [&] {
+    return cache.run(key("k"), stream, [&](Recorder& rec) {
+      keep_null_pointers(rec);
+      for (int i = 0; i < kMany; ++i) {
+        rec.keep(keeping.make());
+        if (i % 100 == 0) rec.launch(blend, {1, 1}, keeping.number.get(), 1, 1, 1);
+      }
+      struct Local {
+        std::shared_ptr<Thing> thing;
+      };
+      rec.keep(std::make_shared<Local>(Local{keeping.make()}));
+      rec.keep(std::make_shared<const std::string>("text"));
+      rec.keep(std::make_shared<std::vector<bool>>(10));
+      rec.keep(std::make_shared<std::deque<std::shared_ptr<Thing>>>(3, keeping.make()));
+      rec.keep(std::shared_ptr<void>(keeping.make()));
+      rec.keep(std::shared_ptr<const void>(keeping.make()));
+      rec.keep(std::shared_ptr<int>(keeping.make(), nullptr));  // An owner without memory.
+      rec.keep(std::shared_ptr<int[]>(new int[4]));
+      rec.keep(std::make_shared<std::unique_ptr<int>>());
+    });
+  };
+  EXPECT_RUN(kInstantiated, run());
   EXPECT_EQ(alive, kMany + 5);
   EXPECT_EQ(keeping.now(), 1u + kMany / 100);
+  EXPECT_RUN(kReplayed, run());
+  EXPECT_EQ(keeping.now(), 1u + 2 * kMany / 100);
   CUDA_OK(cudaDeviceSynchronize());
   EXPECT_TRUE(cache.erase(key("k")));
   EXPECT_TRUE(soon(cache, [&] { return alive == 0; }));
 }
 
-TEST_F(KeepTest, NullPointersKeepNothing) {
-  for (const int executables : {0, 8}) {
-    Cache cache(own_executables(executables));
-    for (int i = 0; i < 2; ++i) {
-      const unsigned was = keeping.now();
-      EXPECT_TRUE(cache
-                      .run(key("k"), stream,
-                           [&](Recorder& rec) {
-                             rec.keep(std::shared_ptr<Thing>());
-                             rec.keep(std::shared_ptr<void>());
-                             rec.keep(std::shared_ptr<std::vector<float>>());
-                             rec.keep(std::shared_ptr<float[]>());
-                             rec.launch(blend, {1, 1}, keeping.number.get(), 1, 3, 4);
-                           })
-                      .ok());
-      EXPECT_EQ(keeping.now(), Keeping::after(was, 4));
-    }
-    EXPECT_EQ(cache.stats().outcome(Outcome::kReplayed), executables == 0 ? 0u : 1u);
-  }
-}
-
 // ---- Evictions and other keys ---------------------------------------------------------------------------------------
 
 TEST_F(KeepTest, AnEvictedKeyKeepsWithItsTemplate) {
-  Cache cache(own_executables(1));
-  unsigned wanted = 1;
+  Cache cache(unshared(1));
   for (int i = 0; i < 6; ++i) {
     EXPECT_TRUE(did(i < 2 ? Outcome::kInstantiated : Outcome::kRestored, keeping.run(cache, key("k", i % 2), i % 2)));
-    wanted = Keeping::after(wanted, i % 2);
     EXPECT_EQ(alive, i == 0 ? 1 : 2);
   }
-  EXPECT_EQ(keeping.now(), wanted);
+  keeping.expect_number();
   EXPECT_EQ(keeping.calls, 2);
   EXPECT_TRUE(cache.erase(key("k", 0)));
   EXPECT_TRUE(soon(cache, [&] { return alive == 1; }));
@@ -220,20 +182,14 @@ TEST_F(KeepTest, AnEvictedKeyKeepsWithItsTemplate) {
 // The later run is a miss, which sees that the launches are over.
 TEST_F(KeepTest, ATemplateThatIsDroppedReleasesItsObjectAtALaterRun) {
   for (const Sharing sharing : {Sharing::kNever, Sharing::kUpdates}) {
-    Options options;
-    options.max_executables = 1;
-    options.max_templates = 0;
-    force(&options, sharing);
-    Cache cache(options);
-    unsigned wanted = keeping.now();
+    Cache cache(forced(sharing, {.max_executables = 1, .max_templates = 0}));
     for (int i = 0; i < 12; ++i) {
       EXPECT_TRUE(keeping.run(cache, key("k", i % 4), i % 4).ok());
-      wanted = Keeping::after(wanted, i % 4);
       CUDA_OK(cudaStreamSynchronize(stream));
       EXPECT_GE(alive, 1);
       EXPECT_LE(alive, 2);
     }
-    EXPECT_EQ(keeping.now(), wanted);
+    keeping.expect_number();
     EXPECT_GT(cache.stats().forgotten, 9u);
     settle(cache);
     EXPECT_TRUE(soon(cache, [&] { return alive == 1; }));
@@ -243,7 +199,7 @@ TEST_F(KeepTest, ATemplateThatIsDroppedReleasesItsObjectAtALaterRun) {
 }
 
 TEST_F(KeepTest, HitsReleaseNothingAndOtherRunsDo) {
-  Cache cache(own_executables());
+  Cache cache(unshared());
   EXPECT_RUN(kInstantiated, keeping.run_other(cache, key("hit"), 1));
   EXPECT_RUN(kInstantiated, keeping.run(cache, key("k"), 2));
   {
@@ -275,16 +231,9 @@ TEST_F(KeepTest, AnObjectOutlivesTheLaunchesInFlightOfItsGraph) {
     for (const Leaving leaving : {Leaving::kErase, Leaving::kEviction}) {
       if (sharing == Sharing::kTable && leaving == Leaving::kEviction) continue;  // See the test of tables.
       SCOPED_TRACE(static_cast<int>(sharing) * 10 + static_cast<int>(leaving));
-      Options options;
-      options.max_executables = 1;
-      if (leaving == Leaving::kEviction) options.max_templates = 0;
-      force(&options, sharing);
-      Cache cache(options);
-      unsigned wanted = keeping.now();
-      const auto run = [&](int i) {
-        EXPECT_TRUE(keeping.run(cache, key("k", i), i).ok());
-        wanted = Keeping::after(wanted, i);
-      };
+      const int max_templates = leaving == Leaving::kEviction ? 0 : Options().max_templates;
+      Cache cache(forced(sharing, {.max_executables = 1, .max_templates = max_templates}));
+      const auto run = [&](int i) { EXPECT_TRUE(keeping.run(cache, key("k", i), i).ok()); };
       for (const int i : {0, 1, 2, 0, 1, 2, 1}) run(i);
       settle(cache);
       ASSERT_TRUE(soon(cache, [&] { return alive == (leaving == Leaving::kErase ? 3 : 1); }));
@@ -303,7 +252,7 @@ TEST_F(KeepTest, AnObjectOutlivesTheLaunchesInFlightOfItsGraph) {
         }
         busy.end();
       }
-      EXPECT_EQ(keeping.now(), wanted);
+      keeping.expect_number();
       settle(cache);
       EXPECT_TRUE(soon(cache, [&] { return alive == (leaving == Leaving::kErase ? 2 : 1); }));
       cache.clear();
@@ -314,30 +263,20 @@ TEST_F(KeepTest, AnObjectOutlivesTheLaunchesInFlightOfItsGraph) {
 
 // The first key of a table is no exception.
 TEST_F(KeepTest, TheFirstKeyOfATableReleasesItsObjectWhileTheTableGoesOn) {
-  Options options;
-  options.max_executables = 1;
-  force(&options, Sharing::kTable);
-  Cache cache(options);
-  unsigned wanted = 1;
-  for (const int i : {0, 1, 2, 0, 1, 2, 1}) {
-    EXPECT_TRUE(keeping.run(cache, key("k", i), i).ok());
-    wanted = Keeping::after(wanted, i);
-  }
+  Cache cache(forced(Sharing::kTable, 1));
+  for (const int i : {0, 1, 2, 0, 1, 2, 1}) EXPECT_TRUE(keeping.run(cache, key("k", i), i).ok());
   EXPECT_GT(cache.stats().set_switches, 0u);
   CUDA_OK(cudaStreamSynchronize(stream));
   EXPECT_TRUE(cache.erase(key("k", 0)));
   settle(cache);
   EXPECT_TRUE(soon(cache, [&] { return alive == 2; }));
-  for (const int i : {2, 1}) {
-    EXPECT_RUN(kSwitched, keeping.run(cache, key("k", i), i));
-    wanted = Keeping::after(wanted, i);
-  }
-  EXPECT_EQ(keeping.now(), wanted);
+  for (const int i : {2, 1}) EXPECT_RUN(kSwitched, keeping.run(cache, key("k", i), i));
+  keeping.expect_number();
 }
 
 // One stream is busy for long, and others go on. The objects of the launches there are released.
 TEST_F(KeepTest, ABusyStreamHoldsBackNoObjectsOfOtherStreams) {
-  Cache cache(own_executables());
+  Cache cache(unshared());
   Stream other;
   EXPECT_RUN(kInstantiated, keeping.run(cache, key("k"), 1));
   DeviceBuffer<int> apart(1, 1);
@@ -363,57 +302,51 @@ TEST_F(KeepTest, ABusyStreamHoldsBackNoObjectsOfOtherStreams) {
   }
   settle(cache);
   EXPECT_TRUE(soon(cache, [&] { return alive == 0; }));
-  EXPECT_EQ(keeping.now(), Keeping::after(Keeping::after(1, 1), 1));
+  keeping.expect_number();
 }
 
 // ---- Runs without a graph of their own ------------------------------------------------------------------------------
 
 TEST_F(KeepTest, ADirectRunKeepsUntilTheWorkIsEnqueued) {
-  Cache cache(own_executables(0));
-  unsigned wanted = 1;
+  Cache cache(unshared(0));
   for (int i = 0; i < 3; ++i) {
-    EXPECT_RUN(kEager, cache.run(key("k"), stream, [&, i](Recorder& rec) {
+    EXPECT_RUN(kEager, keeping.followed(i, cache.run(key("k"), stream, [&, i](Recorder& rec) {
+      keep_null_pointers(rec);
       rec.keep(keeping.make());
       EXPECT_EQ(alive, 1);
-      rec.launch(blend, {1, 1}, keeping.number.get(), 1, 3, i);
+      keeping.record(rec, i);
       rec.keep(keeping.make());
       EXPECT_EQ(alive, 2);
-    }));
+    })));
     EXPECT_EQ(alive, 0);
-    wanted = Keeping::after(wanted, i);
   }
-  EXPECT_EQ(keeping.now(), wanted);
+  keeping.expect_number();
 }
 
 TEST_F(KeepTest, DirectRunsBeforeACaptureKeepAsWell) {
-  Options options = own_executables();
-  options.capture_after = 2;
-  Cache cache(options);
-  unsigned wanted = 1;
+  Cache cache(unshared({.capture_after = 2}));
   for (int i = 0; i < 4; ++i) {
     EXPECT_TRUE(did(i < 2    ? Outcome::kEager
                     : i == 2 ? Outcome::kInstantiated
                              : Outcome::kReplayed,
                     keeping.run(cache, key("k"), 4)));
     EXPECT_EQ(alive, i < 2 ? 0 : 1);
-    wanted = Keeping::after(wanted, 4);
   }
-  EXPECT_EQ(keeping.now(), wanted);
+  keeping.expect_number();
 }
 
 TEST_F(KeepTest, ARunInsideAnotherRunsFnKeepsWithTheOuterGraph) {
   Cache cache;
   std::optional<Cache> another(std::in_place);
-  unsigned wanted = 1;
   const auto run = [&] {
     return cache.run(key("outer"), stream, [&](Recorder& rec) {
       rec.keep(keeping.make());
       EXPECT_RUN(kInlined, cache.run(key("inner"), rec.stream(), [&](Recorder& inner) {
         inner.keep(keeping.make());
-        inner.launch(blend, {1, 1}, keeping.number.get(), 1, 3, 1);
+        keeping.record(inner, 1);
         EXPECT_RUN(kInlined, another->run(key("of another cache"), rec.stream(), [&](Recorder& innermost) {
           innermost.keep(keeping.make());
-          innermost.launch(blend, {1, 1}, keeping.number.get(), 1, 3, 2);
+          keeping.record(innermost, 2);
         }));
       }));
     });
@@ -423,8 +356,7 @@ TEST_F(KeepTest, ARunInsideAnotherRunsFnKeepsWithTheOuterGraph) {
   cache.erase(key("inner"));
   EXPECT_TRUE(soon(cache, [&] { return alive == 3; }));
   EXPECT_RUN(kReplayed, run());
-  for (int i = 0; i < 2; ++i) wanted = Keeping::after(Keeping::after(wanted, 1), 2);
-  EXPECT_EQ(keeping.now(), wanted);
+  EXPECT_EQ(keeping.now(), Keeping::after(Keeping::after(Keeping::after(Keeping::after(1, 1), 2), 1), 2));
   EXPECT_EQ(alive, 3);
   CUDA_OK(cudaDeviceSynchronize());
   EXPECT_TRUE(cache.erase(key("outer")));
@@ -433,14 +365,12 @@ TEST_F(KeepTest, ARunInsideAnotherRunsFnKeepsWithTheOuterGraph) {
 
 // The graph that the other code captures keeps nothing.
 TEST_F(KeepTest, ARunInAForeignCaptureKeepsUntilTheWorkIsEnqueued) {
-  Options options;
-  options.inline_in_foreign_capture = true;
-  Cache cache(options);
+  Cache cache({.inline_in_foreign_capture = true});
   CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   EXPECT_RUN(kInlined, cache.run(key("k"), stream, [&](Recorder& rec) {
     rec.keep(keeping.make());
     EXPECT_EQ(alive, 1);
-    rec.launch(blend, {1, 1}, keeping.number.get(), 1, 3, 5);
+    keeping.record(rec, 5);
     EXPECT_RUN(kInlined, keeping.run(cache, key("inner"), 6));
     EXPECT_GE(alive, 1);
   }));
@@ -458,7 +388,7 @@ TEST_F(KeepTest, ARunInAForeignCaptureKeepsUntilTheWorkIsEnqueued) {
 TEST_F(KeepTest, TheOuterRecorderKeepsInsideTheBodyOfAConditionalNode) {
   DeviceBuffer<unsigned> condition(1, 1);
   for (const int executables : {0, 8}) {
-    Cache cache(own_executables(executables));
+    Cache cache(unshared(executables));
     const auto run = [&] {
       return cache.run(key("k"), stream, [&](Recorder& rec) {
         if_node(rec, condition.get(), [&](graphcache::Body& body) {
@@ -492,15 +422,13 @@ TEST_F(KeepTest, ACaptureThatIsNotKeptKeepsNothing) {
   for (const OnCaptureFailure reaction : {OnCaptureFailure::kRunDirectly, OnCaptureFailure::kReturnError}) {
     for (const Way way : {kBreaks, kFails, kThrows, kIsEmpty, kForgetsToJoin, kHandsOutMemory, kUsesPageable}) {
       SCOPED_TRACE(static_cast<int>(way));
-      Options options;
-      options.on_capture_failure = reaction;
-      Cache cache(options);
+      Cache cache({.on_capture_failure = reaction});
       for (int i = 0; i < 3; ++i) {
         handed_out = nullptr;
         const auto run = [&] {
           return cache.run(key("k"), stream, [&](Recorder& rec) -> absl::Status {
             rec.keep(keeping.make());
-            if (way != kIsEmpty) rec.launch(blend, {1, 1}, keeping.number.get(), 1, 3, 1);
+            if (way != kIsEmpty) keeping.record(rec, 1);
             if (way == kBreaks && is_capturing(rec.stream())) (void)cudaStreamSynchronize(rec.stream());
             if (way == kThrows) throw std::runtime_error("on purpose");
             if (way == kForgetsToJoin) {
@@ -549,11 +477,11 @@ TEST_F(KeepTest, AFailureOfTheRecorderReleasesWhatWasKept) {
   std::optional<Slot<int>> stale;
   EXPECT_RUN(kInstantiated, cache.run(key("slot"), stream, params(1), [&](Recorder& rec, Slot<int> v) {
     stale = v;
-    rec.launch(blend, {1, 1}, keeping.number.get(), 1, 3, v);
+    keeping.record(rec, v);
   }));
   EXPECT_FAILURE(kInvalidArgument, cache.run(key("k"), stream, [&](Recorder& rec) {
     rec.keep(keeping.make());
-    rec.launch(blend, {1, 1}, keeping.number.get(), 1, 3, *stale);
+    keeping.record(rec, *stale);
     rec.keep(keeping.make());
   }));
   EXPECT_EQ(alive, 0);
@@ -562,17 +490,12 @@ TEST_F(KeepTest, AFailureOfTheRecorderReleasesWhatWasKept) {
 // ---- Verify mode ----------------------------------------------------------------------------------------------------
 
 TEST_F(KeepTest, AVerifyingRecordingKeepsUntilItsEnd) {
-  Options options;
-  options.verify_every = 1;
-  options.on_stale = OnStale::kReturnError;
-  Cache cache(options);
-  unsigned wanted = 1;
+  Cache cache({.verify_every = 1, .on_stale = OnStale::kReturnError});
   for (int i = 0; i < 5; ++i) {
     EXPECT_TRUE(did(i == 0 ? Outcome::kInstantiated : Outcome::kReplayed, keeping.run(cache, key("k"), 4)));
-    wanted = Keeping::after(wanted, 4);
     EXPECT_EQ(alive, 1);
   }
-  EXPECT_EQ(keeping.now(), wanted);
+  keeping.expect_number();
   EXPECT_GE(keeping.calls, 5);
   EXPECT_EQ(cache.stats().stale, 0u);
 }
@@ -583,10 +506,7 @@ struct Values {
 
 // Each call keeps its own memory, at other addresses than the graph's. The graph uses the first call's.
 TEST_F(KeepTest, KeptObjectsOfOnePositionCountAsEqualAddresses) {
-  Options options;
-  options.verify_every = 1;
-  options.on_stale = OnStale::kReturnError;
-  Cache cache(options);
+  Cache cache({.verify_every = 1, .on_stale = OnStale::kReturnError});
   DeviceBuffer<float> out(3);
   std::vector<std::shared_ptr<void>> all;  // So that no address occurs twice.
   bool swaps = false, moves = false;
@@ -630,17 +550,12 @@ TEST_F(KeepTest, KeptObjectsOfOnePositionCountAsEqualAddresses) {
 TEST_F(KeepTest, TheDestructorOfAKeptObjectMayUseCudaAndTheCache) {
   for (const cudaStreamCaptureMode mode :
        {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed}) {
-    Options options = own_executables(1);
-    options.max_templates = 0;
-    options.capture_mode = mode;
-    Cache cache(options);
+    Cache cache(unshared({.max_executables = 1, .max_templates = 0, .capture_mode = mode}));
     int released = 0;
     keeping.at_end = [&] {
       ++released;
       EXPECT_FALSE(is_capturing(stream));
-      void* memory = nullptr;
-      CUDA_OK(cudaMalloc(&memory, 64));
-      CUDA_OK(cudaFree(memory));
+      allocate_and_free();
       Stream own;
       CUDA_OK(cudaStreamSynchronize(own));
       (void)cache.stats();
@@ -650,13 +565,11 @@ TEST_F(KeepTest, TheDestructorOfAKeptObjectMayUseCudaAndTheCache) {
       cache.pin(key("k", 100));
       cache.erase(key("k", 100 + released));
     };
-    unsigned wanted = keeping.now();
     for (int i = 0; i < 8; ++i) {
       EXPECT_RUN(kInstantiated, keeping.run(cache, key("k", i), i));
-      wanted = Keeping::after(wanted, i);
       CUDA_OK(cudaStreamSynchronize(stream));
     }
-    EXPECT_EQ(keeping.now(), wanted);
+    keeping.expect_number();
     EXPECT_GE(released, 6);
     cache.clear();
     EXPECT_EQ(released, 8);
@@ -666,17 +579,14 @@ TEST_F(KeepTest, TheDestructorOfAKeptObjectMayUseCudaAndTheCache) {
 
 // It may run other keys of the cache, and erase keys that keep objects as well.
 TEST_F(KeepTest, TheDestructorOfAKeptObjectMayRunAndEraseOtherKeys) {
-  Cache cache(own_executables());
+  Cache cache(unshared());
   DeviceBuffer<int> apart(1, 1);
   int left = 3;
   keeping.at_end = [&] {
     if (--left < 0) return;
-    EXPECT_TRUE(cache
-                    .run(key("run by a destructor"), stream,
-                         [&](Recorder& rec) {
-                           rec.launch(blend, {1, 1}, apart.get(), 1, 3, 1);
-                         })
-                    .ok());
+    EXPECT_SUCCESS(cache.run(key("run by a destructor"), stream, [&](Recorder& rec) {
+      rec.launch(blend, {1, 1}, apart.get(), 1, 3, 1);
+    }));
     CUDA_OK(cudaStreamSynchronize(stream));
     cache.erase(key("k", left));
   };
@@ -691,7 +601,7 @@ TEST_F(KeepTest, TheDestructorOfAKeptObjectMayRunAndEraseOtherKeys) {
 
 // There is no executable of the key any more, whose destruction would release its object.
 TEST_F(KeepTest, TheDestructorOfAnEvictedKeysObjectMayUseTheCache) {
-  Cache cache(own_executables(1));
+  Cache cache(unshared(1));
   int released = 0;
   keeping.at_end = [&] {
     ++released;
@@ -705,24 +615,20 @@ TEST_F(KeepTest, TheDestructorOfAnEvictedKeysObjectMayUseTheCache) {
     EXPECT_TRUE(cache.erase(key("k", i)));
     EXPECT_TRUE(soon(cache, [&] { return released == i + 1; }));
   }
-  unsigned wanted = 1;
-  for (const int value : {0, 1, 2, 3, 3, 3, 3}) wanted = Keeping::after(wanted, value);
-  EXPECT_EQ(keeping.now(), wanted);
+  keeping.expect_number();  // Of seven runs.
   keeping.at_end = nullptr;
   cache.clear();
 }
 
 // A nested erase, in a capture, must not release.
 TEST_F(KeepTest, NothingIsReleasedWhileTheThreadCaptures) {
-  Cache cache(own_executables()), other(own_executables());
+  Cache cache(unshared()), other(unshared());
   bool inside = false;
   int released = 0;
   keeping.at_end = [&] {
     ++released;
     EXPECT_FALSE(inside);
-    void* memory = nullptr;
-    CUDA_OK(cudaMalloc(&memory, 64));
-    CUDA_OK(cudaFree(memory));
+    allocate_and_free();
   };
   for (Cache* const of : {&cache, &other}) EXPECT_RUN(kInstantiated, keeping.run(*of, key("k"), 4));
   CUDA_OK(cudaStreamSynchronize(stream));
@@ -741,20 +647,18 @@ TEST_F(KeepTest, NothingIsReleasedWhileTheThreadCaptures) {
   const auto one_is_left = [&] { return alive == 1; };
   EXPECT_TRUE(soon(other, one_is_left) || soon(cache, one_is_left)) << "that of the inner run";
   EXPECT_EQ(released, 2);
-  EXPECT_EQ(keeping.now(), Keeping::after(Keeping::after(Keeping::after(1, 4), 4), 6));
+  keeping.expect_number();
   cache.clear();
   EXPECT_EQ(alive, 0);
 }
 
 TEST_F(KeepTest, ACacheThatEndsInsideAnotherCachesFnLeavesItsObjectsToThatOne) {
-  Cache cache(own_executables());
-  std::optional<Cache> other(own_executables());
+  Cache cache(unshared());
+  std::optional<Cache> other(unshared());
   bool inside = false;
   keeping.at_end = [&] {
     EXPECT_FALSE(inside);
-    void* memory = nullptr;
-    CUDA_OK(cudaMalloc(&memory, 64));
-    CUDA_OK(cudaFree(memory));
+    allocate_and_free();
   };
   EXPECT_RUN(kInstantiated, keeping.run(*other, key("k"), 4));
   EXPECT_RUN(kInstantiated, keeping.run(*other, key("l"), 5));
@@ -768,7 +672,7 @@ TEST_F(KeepTest, ACacheThatEndsInsideAnotherCachesFnLeavesItsObjectsToThatOne) {
   }));
   settle(cache);
   EXPECT_TRUE(soon(cache, [&] { return alive == 0; }));
-  EXPECT_EQ(keeping.now(), Keeping::after(Keeping::after(1, 4), 5));
+  keeping.expect_number();
 }
 
 // Work that still runs then uses no object that is gone: clear() and the destructor wait for the device.
@@ -779,14 +683,11 @@ TEST_F(KeepTest, TheEndOfACacheWaitsForLaunchesInFlight) {
     PinnedBuffer<int> done(1, 0);
     keeping.at_end = [&] { seen_at_end = *static_cast<volatile int*>(done.get()); };
     for (int i = 1; i <= 50; ++i) {
-      EXPECT_TRUE(cache
-                      ->run(key("k"), stream, params(i),
-                            [&](Recorder& rec, Slot<int> v) {
-                              rec.keep(keeping.make());
-                              for (int j = 0; j < 50; ++j) rec.launch(do_nothing, {1, 1});
-                              rec.launch(blend, {1, 1}, done.get(), 1, 0, v);
-                            })
-                      .ok());
+      EXPECT_SUCCESS(cache->run(key("k"), stream, params(i), [&](Recorder& rec, Slot<int> v) {
+        rec.keep(keeping.make());
+        for (int j = 0; j < 50; ++j) rec.launch(do_nothing, {1, 1});
+        rec.launch(blend, {1, 1}, done.get(), 1, 0, v);
+      }));
       wanted_at_end = i;
     }
     if (clears) {
@@ -824,10 +725,6 @@ class KeepMemoryTest : public StreamTest {
     const std::string error = cache.entries()[0].error;
     EXPECT_EQ(error.find("pageable host memory") != std::string::npos, !is_graph) << error;
   }
-  template <class T>
-  static std::vector<float> numbers(T&& from, int count) {
-    return std::vector<float>(from, from + count);
-  }
   static std::vector<float> counting(int first = 0) {
     std::vector<float> numbers(kSize);
     for (int i = 0; i < kSize; ++i) numbers[static_cast<std::size_t>(i)] = static_cast<float>(first + i);
@@ -838,40 +735,34 @@ class KeepMemoryTest : public StreamTest {
 };
 
 TEST_F(KeepMemoryTest, ContainersLendTheirElements) {
-  const std::vector<float> wanted = counting();
   for (const bool keeps : {true, false}) {
     for (const bool by_recorder : {true, false}) {
+      SCOPED_TRACE(testing::Message() << "keeps " << keeps << ", by the recorder " << by_recorder);
       const auto copy = [&, by_recorder](Recorder& rec, const void* from, std::size_t bytes) {
         by_recorder ? rec.memcpy(out.get(), from, bytes, cudaMemcpyHostToDevice)
                     : (void)cudaMemcpyAsync(out.get(), from, bytes, cudaMemcpyDefault, rec.stream());
       };
-      expect(keeps, wanted, [&](Recorder& rec) {
-        auto owner = std::make_shared<std::vector<float>>(counting());
-        if (keeps) rec.keep(owner);
-        copy(rec, owner->data(), kBytes);
-      });
-      expect(keeps, wanted, [&](Recorder& rec) {
-        auto owner = std::make_shared<const std::vector<float>>(counting());
-        if (keeps) rec.keep(owner);
-        copy(rec, owner->data(), kBytes);
-      });
-      // Before it was kept, another object may have had its address.
-      expect(false, wanted, [&](Recorder& rec) {
-        auto owner = std::make_shared<std::vector<float>>(counting());
-        copy(rec, owner->data(), kBytes);
-        if (keeps) rec.keep(owner);
-      });
-      expect(keeps, {0, 1, 2}, [&](Recorder& rec) {
-        auto owner = std::make_shared<std::array<float, 3>>(std::array<float, 3>{0, 1, 2});
-        if (keeps) rec.keep(owner);
-        copy(rec, owner->data(), sizeof *owner);
-      });
-      expect(keeps, {7, 8}, [&](Recorder& rec) {
+      const auto lends = [&](const std::vector<float>& wanted, const auto& make) {
+        expect(keeps, wanted, [&](Recorder& rec) {
+          auto owner = make();
+          if (keeps) rec.keep(owner);
+          copy(rec, owner->data(), wanted.size() * sizeof(float));
+        });
+      };
+      lends(counting(), [] { return std::make_shared<std::vector<float>>(counting()); });
+      lends(counting(), [] { return std::make_shared<const std::vector<float>>(counting()); });
+      lends({0, 1, 2}, [] { return std::make_shared<std::array<float, 3>>(std::array<float, 3>{0, 1, 2}); });
+      lends({7, 8}, [] {
         auto owner = std::make_shared<std::string>(2 * sizeof(float), 'x');
         const float values[] = {7, 8};
         std::memcpy(owner->data(), values, sizeof values);
+        return owner;
+      });
+      // Before it was kept, another object may have had its address.
+      expect(false, counting(), [&](Recorder& rec) {
+        auto owner = std::make_shared<std::vector<float>>(counting());
+        copy(rec, owner->data(), kBytes);
         if (keeps) rec.keep(owner);
-        copy(rec, owner->data(), owner->size());
       });
     }
   }
@@ -916,12 +807,9 @@ TEST_F(KeepMemoryTest, ObjectsLendThemselves) {
 }
 
 TEST_F(KeepMemoryTest, RangesOfAContainerAreKeptAndWhatIsOutsideIsNot) {
-  struct Case {
-    int first;
-    bool is_kept;
-  };
-  for (const Case one : {Case{0, true}, {1, true}, {150, true}, {kSize - 1, true}, {kSize, false}, {-1, false}}) {
-    SCOPED_TRACE(one.first);
+  for (const int first : {0, 1, 150, kSize - 1, kSize, -1}) {
+    SCOPED_TRACE(first);
+    const bool is_kept = first >= 0 && first < kSize;
     // The elements are in the middle of a larger block, so that the memory beside is there.
     auto block = std::make_shared<std::vector<float>>(3 * kSize);
     for (int i = 0; i < 3 * kSize; ++i) (*block)[static_cast<std::size_t>(i)] = static_cast<float>(i - kSize);
@@ -931,56 +819,56 @@ TEST_F(KeepMemoryTest, RangesOfAContainerAreKeptAndWhatIsOutsideIsNot) {
       std::size_t size() const { return kSize; }
     };
     auto middle = std::make_shared<Middle>(Middle{block->data() + kSize});
-    expect(one.is_kept, {static_cast<float>(one.first)}, [&](Recorder& rec) {
+    expect(is_kept, {static_cast<float>(first)}, [&](Recorder& rec) {
       rec.keep(middle);
-      rec.memcpy(out.get(), middle->data() + one.first, sizeof(float));
+      rec.memcpy(out.get(), middle->data() + first, sizeof(float));
     });
   }
 }
 
 TEST_F(KeepMemoryTest, OfPointersWithoutASizeOnlyTheAddressCounts) {
+  struct Deep {
+    std::vector<float> values;
+  };
+  const std::vector<float> values = counting(3);
   for (const int at : {0, 1}) {
     SCOPED_TRACE(at);
-    const std::vector<float> values = counting(3);
-    const bool is_kept = at == 0;
-    const std::vector<float> wanted = {values[static_cast<std::size_t>(at)], values[static_cast<std::size_t>(at) + 1]};
-    const auto copy = [&, at](Recorder& rec, const float* from) {
-      rec.memcpy(out.get(), from + at, 2 * sizeof(float));
+    // Copies two elements from there. `keep` keeps the owner of the elements, and returns them.
+    const auto lends = [&](bool is_kept, const auto& keep) {
+      expect(is_kept, {values[static_cast<std::size_t>(at)], values[static_cast<std::size_t>(at) + 1]},
+             [&](Recorder& rec) {
+               const float* const from = keep(rec);
+               rec.memcpy(out.get(), from + at, 2 * sizeof(float));
+             });
     };
-    expect(is_kept, wanted, [&](Recorder& rec) {
+    lends(at == 0, [&](Recorder& rec) {
       auto owner = std::make_shared<std::vector<float>>(values);
       rec.keep(std::shared_ptr<void>(owner, owner->data()));
-      copy(rec, owner->data());
+      return owner->data();
     });
-    expect(is_kept, wanted, [&](Recorder& rec) {
+    lends(at == 0, [&](Recorder& rec) {
       auto owner = std::make_shared<std::vector<float>>(values);
       rec.keep(std::shared_ptr<const void>(owner, owner->data()));
-      copy(rec, owner->data());
+      return owner->data();
     });
-    expect(is_kept, wanted, [&](Recorder& rec) {
+    lends(at == 0, [&](Recorder& rec) {
       std::shared_ptr<float[]> owner(new float[kSize]);
       std::copy(values.begin(), values.end(), owner.get());
       rec.keep(owner);
-      copy(rec, owner.get());
+      return owner.get();
     });
     // The elements of a container in a kept object are not that object.
-    expect(false, wanted, [&](Recorder& rec) {
-      struct Deep {
-        std::vector<float> values;
-      };
+    lends(false, [&](Recorder& rec) {
       auto owner = std::make_shared<Deep>(Deep{values});
       rec.keep(owner);
-      copy(rec, owner->values.data());
+      return owner->values.data();
     });
     // An address that the owner does not own, and one that is kept beside.
-    expect(is_kept, wanted, [&](Recorder& rec) {
-      struct Deep {
-        std::vector<float> values;
-      };
+    lends(at == 0, [&](Recorder& rec) {
       auto owner = std::make_shared<Deep>(Deep{values});
       rec.keep(owner);
       rec.keep(std::shared_ptr<void>(owner, owner->values.data()));
-      copy(rec, owner->values.data());
+      return owner->values.data();
     });
   }
 }
@@ -1089,21 +977,17 @@ TEST_F(KeepMemoryTest, InnerRunsAndOuterRunsKeepForEachOther) {
 
 TEST_F(KeepMemoryTest, EvictedAndSharedKeysReadTheirOwnKeptMemory) {
   for (const Sharing sharing : {Sharing::kAuto, Sharing::kNever, Sharing::kUpdates, Sharing::kTable}) {
-    Options options;
-    options.max_executables = 1;
-    force(&options, sharing);
-    Cache cache(options);
+    Cache cache(forced(sharing, 1));
     int calls = 0;
     for (int i = 0; i < 12; ++i) {
       const int which = i % 3;
-      const absl::StatusOr<Outcome> outcome = cache.run(key("k", which), stream, [&, which](Recorder& rec) {
+      ASSERT_SUCCESS(cache.run(key("k", which), stream, [&, which](Recorder& rec) {
         ++calls;
         auto owner = std::make_shared<std::vector<float>>(counting(10 * which));
         rec.keep(owner);
         rec.memcpy(out.get(), owner->data() + which, 2 * sizeof(float));
         rec.launch(add, {1, 32}, out.get(), 1, static_cast<float>(which));
-      });
-      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      }));
       EXPECT_EQ(out.read()[0], 12.0f * static_cast<float>(which));
       EXPECT_EQ(out.read()[1], 11.0f * static_cast<float>(which) + 1);
     }
@@ -1202,11 +1086,7 @@ TEST_F(KeepMemoryTest, DataOfAHostFunctionInFlightLives) {
     ~Poisoned() { value = -1000; }
   };
   for (const Sharing sharing : {Sharing::kNever, Sharing::kUpdates}) {
-    Options options;
-    options.max_executables = 1;
-    options.max_templates = 0;
-    force(&options, sharing);
-    Cache cache(options);
+    Cache cache(forced(sharing, {.max_executables = 1, .max_templates = 0}));
     total.fill(1);
     int wanted = 1;
     const auto run = [&](int which) {

@@ -1,4 +1,5 @@
-// Equality of keys: all forms of one value are equal, and different values are not.
+// Equality of keys: all forms of one value are equal, and different values are not. Lists of different parts are
+// different keys; tested with generated lists.
 #include "graphcache/key.h"
 
 #include <absl/strings/string_view.h>
@@ -8,9 +9,13 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstdint>
 #include <cstring>
+#include <functional>
 #include <limits>
+#include <map>
 #include <optional>
+#include <random>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,7 +31,7 @@ namespace {
 void kernel(int) {}
 void other_kernel(int) {}
 
-TEST(KeyTest, IntegersAreEqualByValueWhateverTheirType) {
+TEST(KeyTest, IntegersAreEqualByValueWhateverTheirTypeAndBits) {
   EXPECT_EQ(key("a", 1), key("a", size_t{1}));
   EXPECT_EQ(key(1), key(int8_t{1}));
   EXPECT_EQ(key(1), key(1u));
@@ -35,9 +40,6 @@ TEST(KeyTest, IntegersAreEqualByValueWhateverTheirType) {
   EXPECT_EQ(key(-1), key(int64_t{-1}));
   EXPECT_EQ(key(0), key(uint64_t{0}));
   EXPECT_EQ(key(std::numeric_limits<int64_t>::max()), key(uint64_t{std::numeric_limits<int64_t>::max()}));
-}
-
-TEST(KeyTest, IntegersOfEqualBitsAndOtherValueDiffer) {
   EXPECT_NE(key(int8_t{-1}), key(uint8_t{255}));
   EXPECT_NE(key(-1), key(std::numeric_limits<uint32_t>::max()));
   EXPECT_NE(key(int64_t{-1}), key(std::numeric_limits<uint64_t>::max()));
@@ -78,6 +80,8 @@ TEST(KeyTest, TextsAreEqualByContentWhateverTheirType) {
   EXPECT_EQ(key(absl::string_view(same)), expected);
   EXPECT_EQ(key(user::Convertible{}), key("text"));
   EXPECT_NE(key("decodf"), expected);
+  EXPECT_EQ(key(std::string_view()), key(""));
+  EXPECT_EQ(key(absl::string_view()), key(std::string()));
 }
 
 TEST(KeyTest, CharArraysEndAtTheFirstNulOrAtTheirEnd) {
@@ -87,11 +91,6 @@ TEST(KeyTest, CharArraysEndAtTheFirstNulOrAtTheirEnd) {
   EXPECT_EQ(key(padded), key("ab"));
   EXPECT_EQ(key(unterminated), key("ab"));
   EXPECT_NE(key(std::string("ab\0c", 4)), key("ab"));
-}
-
-TEST(KeyTest, EmptyTextsAreEqual) {
-  EXPECT_EQ(key(std::string_view()), key(""));
-  EXPECT_EQ(key(absl::string_view()), key(std::string()));
 }
 
 TEST(KeyTest, PointersAreEqualByAddress) {
@@ -151,14 +150,11 @@ TEST(KeyTest, OptionalsDifferByBeingEmptyAndByDepth) {
   EXPECT_NE(key(std::optional<Optional>()), key(std::optional<Optional>(Optional())));
 }
 
-TEST(KeyTest, TuplesAreFramed) {
+TEST(KeyTest, TuplesAndTextsAreFramed) {
   EXPECT_NE(key(std::tuple(1, 2)), key(1, 2));
   EXPECT_NE(key(std::tuple(1, 2), 3), key(1, std::tuple(2, 3)));
   EXPECT_NE(key(std::tuple(1, std::tuple(2, 3))), key(std::tuple(std::tuple(1, 2), 3)));
   EXPECT_NE(key(std::tuple<>()), key());
-}
-
-TEST(KeyTest, TextsDoNotRunTogether) {
   EXPECT_NE(key("ab", "c"), key("a", "bc"));
   EXPECT_NE(key("ab"), key("a", "b"));
   EXPECT_NE(key("", "a"), key("a", ""));
@@ -204,7 +200,7 @@ TEST(KeyTest, PaddingDoesNotEnter) {
   EXPECT_NE(key(*first), key(*second));
 }
 
-TEST(KeyTest, TypesOfTheUserAreFramedAndNest) {
+TEST(KeyTest, TypesOfTheUserAreFramedAndNestAndTheirGraphcacheKeyPrecedesEveryOtherForm) {
   EXPECT_NE(key(user::Padded{1, 2}), key(char{1}, int64_t{2}));
   EXPECT_NE(key(user::Nothing{}), key());
   const user::Shape shape{{1, 2}, {3, 4}};
@@ -212,9 +208,6 @@ TEST(KeyTest, TypesOfTheUserAreFramedAndNest) {
   EXPECT_NE(key(shape), key(user::Shape{{1}, {3, 4}}));
   EXPECT_EQ(key(std::vector{shape}, std::optional(shape)), key(std::array{shape}, std::optional(shape)));
   EXPECT_NE(key(user::Nothing{}, user::Padded{1, 2}), key(user::Padded{1, 2}, user::Nothing{}));
-}
-
-TEST(KeyTest, GraphcacheKeyPrecedesEveryOtherForm) {
   EXPECT_EQ(key(user::Name{"ab"}), key(user::Name{"cd"}));
   EXPECT_NE(key(user::Name{"ab"}), key(user::Name{"abc"}));
   EXPECT_EQ(key(user::Mode::kFast).label(), "fast");
@@ -222,6 +215,95 @@ TEST(KeyTest, GraphcacheKeyPrecedesEveryOtherForm) {
 
 TEST(KeyTest, ExceptionsOfGraphcacheKeyPassThrough) {
   EXPECT_THROW(key("a", user::Thrower{}), int);  // leaks nothing: run this with a sanitizer
+}
+
+// ---- Generated lists of parts ---------------------------------------------------------------------------------------
+
+using Writer = std::function<void(Keyer&)>;
+
+struct Both {
+  const Writer& a;
+  const Writer& b;
+};
+void graphcache_key(Keyer& keyer, const Both& both) {
+  both.a(keyer);
+  both.b(keyer);
+}
+
+// Parts that all differ, each with a unique description.
+std::vector<std::pair<Writer, std::string>> some_parts() {
+  std::vector<std::pair<Writer, std::string>> parts;
+  const auto part = [&](auto value, const std::string& text) {
+    parts.emplace_back([value](Keyer& keyer) { keyer.add(value); }, text);
+  };
+  for (const int64_t i : {0, 1, 2, 3, 7, 8, 9, 16, 17, 96, 97, 112, 127, 128, 255, 256, 65535, 65536, 1 << 24}) {
+    const std::string digits = std::to_string(i);
+    part(i, "int " + digits);
+    part(-i - 1, "int -" + digits + "-1");
+    part(static_cast<Wide>(i), "enum " + digits);
+    part(reinterpret_cast<const int*>(i), "pointer " + digits);
+    part(dim3(static_cast<unsigned>(i), 1, 1), "dim3 x " + digits);
+    part(std::optional<int64_t>(i), "optional " + digits);
+    part(std::array<int64_t, 1>{i}, "sequence " + digits);
+    part(std::tuple(i), "tuple " + digits);
+    part(user::Padded{5, i}, "padded " + digits);
+    part(std::string(1, static_cast<char>(i)) + "/" + digits, "text " + digits);
+  }
+  part(true, "true");
+  part(false, "false");
+  part(static_cast<const char*>(nullptr), "null text");
+  part(std::optional<int>(), "no value");
+  part(std::optional<std::optional<int>>(std::optional<int>()), "some no value");
+  part(std::vector<int>(), "empty sequence");
+  part(std::vector<std::vector<int>>{{}}, "sequence of empty sequence");
+  part(std::tuple<>(), "empty tuple");
+  part(user::Nothing{}, "nothing");
+  part(std::string(), "empty text");
+  part(LaunchConfig{}, "launch config");
+  // Texts that look like encodings of other parts.
+  for (int tag = 1; tag < 0x90; ++tag) {
+    part(std::string{static_cast<char>(tag)}, "tag " + std::to_string(tag));
+    part(std::string{'\x11', static_cast<char>(tag)}, "one, tag " + std::to_string(tag));
+  }
+  return parts;
+}
+
+TEST(KeyTest, DifferentListsOfPartsAreDifferentKeys) {
+  const auto parts = some_parts();
+  std::map<std::string, std::string> seen;  // from canonical bytes to description
+  const auto add = [&](const std::string& text, const auto&... writers) {
+    Keyer keyer;
+    (writers(keyer), ...);
+    const Key made = std::move(keyer).finish();
+    const auto [place, is_new] = seen.emplace(std::string(made.data(), made.size()), text);
+    EXPECT_TRUE(is_new) << text << " is also " << place->second;
+  };
+  const auto nested = [](const Writer& a, const Writer& b) {
+    return [&a, &b](Keyer& keyer) { keyer.add(Both{a, b}); };
+  };
+  add("", [](Keyer&) {});
+  for (const auto& [a, a_text] : parts) {
+    add(a_text, a);
+    for (const auto& [b, b_text] : parts) {
+      add(a_text + ", " + b_text, a, b);
+      add("{" + a_text + ", " + b_text + "}", nested(a, b));
+    }
+  }
+  std::mt19937 random(20);
+  std::map<std::string, bool> drawn;
+  for (int i = 0; i < 20000; ++i) {
+    const auto& [a, a_text] = parts[random() % parts.size()];
+    const auto& [b, b_text] = parts[random() % parts.size()];
+    const auto& [c, c_text] = parts[random() % parts.size()];
+    const std::string lists[] = {a_text + ", " + b_text + ", " + c_text, "{" + a_text + ", " + b_text + "}, " + c_text,
+                                 a_text + ", {" + b_text + ", " + c_text + "}"};
+    if (drawn.emplace(lists[0], true).second) {
+      add(lists[0], a, b, c);
+      add(lists[1], nested(a, b), c);
+      add(lists[2], a, nested(b, c));
+    }
+  }
+  EXPECT_GT(seen.size(), 100000u);
 }
 
 }  // namespace

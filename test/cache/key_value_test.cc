@@ -106,6 +106,11 @@ TEST(KeyTest, LongerKeysOwnOneBlockAndMovesTakeIt) {
             0);
   EXPECT_EQ(copy.data(), block);
   EXPECT_EQ(copy, original);
+  // A key that had a block is empty then.
+  Key large = key(std::string(100, 'x'));
+  const Key taken = std::move(large);
+  EXPECT_EQ(large, Key());  // NOLINT(bugprone-use-after-move)
+  EXPECT_EQ(large.hash(), Key().hash());
 }
 
 TEST(KeyTest, KeysOfEverySizeCompareCopyAndMove) {
@@ -152,13 +157,6 @@ TEST(KeyTest, AssignmentWorksBetweenAllSizesAndToItself) {
   }
 }
 
-TEST(KeyTest, AKeyMovedFromIsEmptyIfItOwnedABlock) {
-  Key large = key(std::string(100, 'x'));
-  const Key taken = std::move(large);
-  EXPECT_EQ(large, Key());  // NOLINT(bugprone-use-after-move)
-  EXPECT_EQ(large.hash(), Key().hash());
-}
-
 TEST(KeyTest, AKeyThatOutgrowsTheBufferIsTheSameKey) {
   std::vector<int> numbers;
   Keyer one_by_one;
@@ -187,28 +185,13 @@ TEST(KeyTest, AKeyLeftUnfinishedByAnExceptionCanBeRead) {
   EXPECT_EQ(unfinished.to_string(), "(1, {\"" + std::string(1000, 'x') + "\"})");
 }
 
-TEST(KeyTest, HashAgreesWithEquality) {
-  EXPECT_TRUE(absl::VerifyTypeImplementsAbslHashCorrectly({
-      Key(),
-      key(0),
-      key(0u),
-      key(1),
-      key(true),
-      key("a"),
-      key(std::string("a")),
-      key("a", 1),
-      key("a", size_t{1}),
-      key(std::string(100, 'x')),
-      key(std::string(100, 'x')),
-      key(std::string(101, 'x')),
-      key(dim3(1)),
-  }));
+TEST(KeyTest, HashAgreesWithEqualityAndStdHashIsTheSame) {
+  EXPECT_TRUE(absl::VerifyTypeImplementsAbslHashCorrectly(
+      {Key(), key(0), key(0u), key(1), key(true), key("a"), key(std::string("a")), key("a", 1), key("a", size_t{1}),
+       key(std::string(100, 'x')), key(std::string(100, 'x')), key(std::string(101, 'x')), key(dim3(1))}));
   EXPECT_EQ(key("a", 1).hash(), key("a", size_t{1}).hash());
   EXPECT_NE(key("a", 1).hash(), key("a", 2).hash());
   EXPECT_NE(key("x", std::string(100, 'x')).hash(), key("y", std::string(100, 'x')).hash());
-}
-
-TEST(KeyTest, StdHashIsItsHash) {
   EXPECT_EQ(std::hash<Key>()(key("a", 1)), key("a", 1).hash());
   EXPECT_EQ(std::hash<Key>()(Key()), Key().hash());
   const std::unordered_map<Key, int> numbers = {{key("a", 1), 1}, {key("a", 2), 2}, {key(std::string(100, 'x')), 3}};
@@ -239,13 +222,10 @@ TEST(KeyLabelTest, IsTheFirstTextAtWhateverDepth) {
   EXPECT_EQ(key(1, true, nullptr).label(), "");
 }
 
-TEST(KeyLabelTest, IsCutAtThirtyTwoBytes) {
+TEST(KeyLabelTest, IsCutAtThirtyTwoBytesAndNotInsideAUtf8Sequence) {
   EXPECT_EQ(key(std::string(32, 'x')).label(), std::string(32, 'x'));
   EXPECT_EQ(key(std::string(33, 'x')).label(), std::string(32, 'x'));
   EXPECT_EQ(key(std::string(3300, 'x')).label(), std::string(32, 'x'));
-}
-
-TEST(KeyLabelTest, IsNotCutInsideAUtf8Sequence) {
   for (const std::string character : {"\u00e9", "\u20ac", "\U0001f600"}) {
     for (size_t before = 32 - 5; before <= 32; ++before) {
       const std::string text(before, 'x');
@@ -254,9 +234,6 @@ TEST(KeyLabelTest, IsNotCutInsideAUtf8Sequence) {
       EXPECT_EQ(key(text + character + "yyyyy").label(), expected) << before;
     }
   }
-}
-
-TEST(KeyLabelTest, BytesThatAreNotUtf8AreCutAtTheLimit) {
   EXPECT_EQ(key(std::string(40, '\x80')).label(), std::string(32, '\x80'));
 }
 
@@ -293,14 +270,11 @@ TEST(KeyToStringTest, IsCutAtTheLimitWhateverTheParts) {
       EXPECT_GE(text.size(), limit) << "no more is left out than the beginning of a UTF-8 sequence";
     }
   }
-  const std::string text = key("\u20ac\u20ac").to_string(4);
-  EXPECT_EQ(text, "(\"...");
-}
-
-TEST(KeyToStringTest, ALongKeyIsNotReadBeyondTheLimit) {
-  const Key text = key(std::string(1 << 20, '\n')), list = key(std::vector<int>(1 << 20, 1));
+  EXPECT_EQ(key("\u20ac\u20ac").to_string(4), "(\"...");
+  // A long key is not read beyond the limit.
+  const Key lines = key(std::string(1 << 20, '\n')), list = key(std::vector<int>(1 << 20, 1));
   const size_t before = allocated_bytes;
-  EXPECT_EQ(text.to_string(100).size(), 103u);
+  EXPECT_EQ(lines.to_string(100).size(), 103u);
   EXPECT_EQ(list.to_string(100).size(), 103u);
   EXPECT_LT(allocated_bytes - before, 4096u);
 }

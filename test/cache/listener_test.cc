@@ -12,7 +12,6 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "cache_support.h"
@@ -23,6 +22,7 @@
 #include "graphcache/status.h"
 #include "kernels.h"
 #include "listeners.h"
+#include "runs/threads_support.h"
 #include "support.h"
 
 namespace graphcache::test {
@@ -73,14 +73,16 @@ class ListenerTest : public CacheTest {
     noted.clear();
   }
 
-  // A graph that adds one, for a key whose fn returns it.
-  Graph own_graph() {
-    ++calls;
-    cudaGraph_t graph = nullptr;
-    CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    CUDA_OK(add_one(stream));
-    CUDA_OK(cudaStreamEndCapture(stream, &graph));
-    return {.graph = graph, .give_away = true};
+  // Runs the key "k", whose fn returns a graph that adds one.
+  absl::StatusOr<Outcome> run_own_graph(Cache& cache) {
+    return cache.run(key("k"), stream, [&] {
+      ++calls;
+      Graph graph{.give_away = true};
+      CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+      CUDA_OK(add_one(stream));
+      CUDA_OK(cudaStreamEndCapture(stream, &graph.graph));
+      return graph;
+    });
   }
 
   const std::shared_ptr<Functions> listener = std::make_shared<Functions>();
@@ -119,16 +121,17 @@ TEST_F(ListenerTest, OnTheLegacyStreamTheCaptureIsOnAnother) {
   expect_sum(1);
 }
 
-TEST_F(ListenerTest, WarmCapturesAndLaunchesNothing) {
-  Cache cache(watched());
-  EXPECT_TRUE(cache.warm(key("k"), stream, [&](cudaStream_t on) { return add_one(on); }).ok());
+TEST_F(ListenerTest, WarmHasNoLaunchAndADirectRunHasNothing) {
+  Cache cache(watched(unshared({.capture_after = 1}))), warmed(watched());
+  EXPECT_TRUE(warmed.warm(key("k"), stream, [&](cudaStream_t on) { return add_one(on); }).ok());
   expect_noted({"capture k", "captured 1 k"});
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  expect_noted({});
+  expect_sum(1);
 }
 
 TEST_F(ListenerTest, EvictedExecutablesAndForgottenTemplatesAreReported) {
-  Options options = unshared(1);
-  options.max_templates = 1;
-  Cache cache(watched(options));
+  Cache cache(watched(unshared({.max_executables = 1, .max_templates = 1})));
   EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
   noted.clear();
   EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
@@ -145,28 +148,18 @@ TEST_F(ListenerTest, EvictedExecutablesAndForgottenTemplatesAreReported) {
   expect_noted({"erased a", "erased c", "executable destroyed c", "graph destroyed c"});
   cache.clear();
   expect_noted({});
-}
-
-TEST_F(ListenerTest, TheEndOfTheCacheForgets) {
   {
-    Cache cache(watched());
-    EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+    Cache ends(watched());
+    EXPECT_RUN(kInstantiated, run_add(ends, key("k")));
     noted.clear();
   }
   expect_noted({"executable destroyed k", "graph destroyed k", "erased k"});
 }
 
-TEST_F(ListenerTest, ADirectRunHasNone) {
-  Options options = unshared();
-  options.capture_after = 1;
-  Cache cache(watched(options));
-  EXPECT_RUN(kEager, run_add(cache, key("k")));
-  expect_noted({});
-  expect_sum(1);
-}
-
-TEST_F(ListenerTest, ACaptureThatFailsIsClosed) {
+TEST_F(ListenerTest, ACaptureThatFailsOrIsEmptyIsClosed) {
   Cache cache(watched());
+  EXPECT_RUN(kEager, cache.run(key("empty"), stream, [](cudaStream_t) {}));
+  expect_noted({"capture empty", "captured 0 empty"});
   EXPECT_FAILURE(kAborted, cache.run(key("k"), stream, [](cudaStream_t) { return absl::AbortedError("no"); }));
   expect_noted({"capture k", "captured 0 k"});
   EXPECT_THROW(cache.run(key("k"), stream, [](cudaStream_t) { throw std::runtime_error("no"); }).IgnoreError(),
@@ -184,39 +177,35 @@ TEST_F(ListenerTest, ACaptureThatFailsIsClosed) {
   expect_sum(1);
 }
 
-TEST_F(ListenerTest, AnErrorBeforeACaptureIsTheRuns) {
-  Cache cache(watched());
-  before_capture = absl::UnavailableError("no pool");
-  const auto failed = run_add(cache, key("k"));
-  EXPECT_TRUE(absl::IsUnavailable(failed.status())) << failed.status();
-  EXPECT_TRUE(mentions(failed.status(), "no pool")) << failed.status();
-  EXPECT_TRUE(mentions(failed.status(), "(\"k\")")) << failed.status();
-  EXPECT_EQ(calls, 0);
-  expect_noted({"capture k"});
-  EXPECT_TRUE(absl::IsUnavailable(cache.warm(key("k"), stream, [&](cudaStream_t on) { return add_one(on); })));
-  before_capture = absl::OkStatus();
-  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
-  expect_sum(1);
-}
-
-// If it were an error of `fn`, an error of captures would cause a direct call.
-TEST_F(ListenerTest, AnErrorOfCapturesBeforeACaptureIsTheRuns) {
+// If an error of captures were one of `fn`, it would cause a direct call.
+TEST_F(ListenerTest, AnErrorBeforeACaptureIsTheRunsAlsoIfItIsAnErrorOfCaptures) {
   Cache inner;
   const Stream other;
-  cudaGraph_t graph = nullptr;
   CUDA_OK(cudaStreamBeginCapture(other, cudaStreamCaptureModeThreadLocal));
-  before_capture = inner.run(key("inner"), other, [&](cudaStream_t on) { return add_one(on); }).status();
-  CUDA_OK(cudaStreamEndCapture(other, &graph));
-  CUDA_OK(cudaGraphDestroy(graph));
-  EXPECT_EQ(cuda_error(before_capture), cudaErrorStreamCaptureUnsupported) << before_capture;
-  Cache cache(watched());
-  const auto failed = run_add(cache, key("k"));
-  EXPECT_EQ(cuda_error(failed.status()), cudaErrorStreamCaptureUnsupported) << failed.status();
-  EXPECT_EQ(calls, 0);
-  expect_noted({"capture k"});
-  before_capture = absl::OkStatus();
-  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
-  expect_sum(1);
+  const absl::Status of_captures =
+      inner.run(key("inner"), other, [&](cudaStream_t on) { return add_one(on); }).status();
+  EXPECT_EQ(end_capture(other), 0u);
+  EXPECT_EQ(cuda_error(of_captures), cudaErrorStreamCaptureUnsupported) << of_captures;
+  for (const absl::Status& error : {absl::Status(absl::UnavailableError("no pool")), of_captures}) {
+    SCOPED_TRACE(error);
+    Cache cache(watched());
+    noted.clear();
+    reset_sum();
+    calls = 0;
+    before_capture = error;
+    const absl::Status failed = run_add(cache, key("k")).status();
+    EXPECT_EQ(failed.code(), error.code()) << failed;
+    EXPECT_EQ(cuda_error(failed), cuda_error(error)) << failed;
+    EXPECT_TRUE(mentions(failed, std::string(error.message()))) << failed;
+    EXPECT_TRUE(mentions(failed, "(\"k\")")) << failed;
+    EXPECT_EQ(calls, 0);
+    expect_noted({"capture k"});
+    const absl::Status not_warmed = cache.warm(key("k"), stream, [&](cudaStream_t on) { return add_one(on); });
+    EXPECT_EQ(not_warmed.code(), error.code()) << not_warmed;
+    before_capture = absl::OkStatus();
+    EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+    expect_sum(1);
+  }
 }
 
 TEST_F(ListenerTest, AnErrorBeforeALaunchIsTheRuns) {
@@ -266,19 +255,18 @@ TEST_F(ListenerTest, AnExceptionBeforeSomethingRefusesItAndOthersAreLogged) {
 // The call of an fn that returns a graph stands where a capture would.
 TEST_F(ListenerTest, AnFnThatReturnsAGraphHasTheCallsOfACapture) {
   Cache cache(watched());
-  const auto run = [&] { return cache.run(key("k"), stream, [&] { return own_graph(); }); };
-  EXPECT_RUN(kInstantiated, run());
+  EXPECT_RUN(kInstantiated, run_own_graph(cache));
   expect_noted({"capture k", "captured 1 k", "launch k"});
   EXPECT_EQ(captured_on, nullptr);
   EXPECT_EQ(launched_on, stream);
-  EXPECT_RUN(kReplayed, run());
+  EXPECT_RUN(kReplayed, run_own_graph(cache));
   expect_noted({"launch k"});
   expect_sum(2);
   EXPECT_TRUE(cache.erase(key("k")));
   settle(cache);
   expect_noted({"executable destroyed k", "graph destroyed k", "erased k"});
   before_capture = absl::AbortedError("no handle");
-  EXPECT_FAILURE(kAborted, run());
+  EXPECT_FAILURE(kAborted, run_own_graph(cache));
   expect_noted({"capture k"});  // What a listener refuses to begin has no end.
   EXPECT_EQ(calls, 1);
   expect_sum(2);
@@ -286,20 +274,13 @@ TEST_F(ListenerTest, AnFnThatReturnsAGraphHasTheCallsOfACapture) {
 
 TEST_F(ListenerTest, ADirectRunOfAnOwnGraphHasALaunch) {
   Cache cache(watched(unshared(0)));
-  const auto run = [&] { return cache.run(key("k"), stream, [&] { return own_graph(); }); };
-  EXPECT_RUN(kEager, run());
+  EXPECT_RUN(kEager, run_own_graph(cache));
   EXPECT_EQ(noted[0], "launch k");
   EXPECT_EQ(launched_on, stream);
   before_launch = absl::AbortedError("no offset");
-  EXPECT_FAILURE(kAborted, run());
+  EXPECT_FAILURE(kAborted, run_own_graph(cache));
   EXPECT_EQ(calls, 2);
   expect_sum(1);
-}
-
-TEST_F(ListenerTest, AnEmptyCaptureHasNoGraph) {
-  Cache cache(watched());
-  EXPECT_RUN(kEager, cache.run(key("empty"), stream, [](cudaStream_t) {}));
-  expect_noted({"capture empty", "captured 0 empty"});
 }
 
 TEST_F(ListenerTest, AnInlinedRunCallsNoneAndNoneIsCalledInsideACapture) {
@@ -327,10 +308,6 @@ TEST_F(ListenerTest, WhatWasOpenedIsClosedOrForgotten) {
     count += by;
     most_open = std::max(most_open, count);
   };
-  Options options = renting(2);
-  options.max_templates = 3;
-  options.verify_every = 2;
-  options.on_stale = OnStale::kForget;
   std::map<std::uint64_t, int> graphs;
   listener->on_begin = [&](const CacheEvent& event) {
     if (event.kind == EventKind::kCapture) add(event.key, 1);
@@ -343,38 +320,36 @@ TEST_F(ListenerTest, WhatWasOpenedIsClosedOrForgotten) {
     if (keeps) ++kept, ++graphs[event.graph];
     if (event.kind == EventKind::kDestroyGraph) --graphs.at(event.graph);
   };
-  options.listeners = {listener};
+  const Options options = {.max_executables = 2,
+                           .max_templates = 3,
+                           .listeners = {listener},
+                           .verify_every = 2,
+                           .on_stale = OnStale::kForget};
   constexpr int kThreads = 4, kRuns = 150, kKeys = 6;
-  std::vector<std::unique_ptr<DeviceBuffer<float>>> sums;
-  for (int i = 0; i < kThreads; ++i) sums.push_back(std::make_unique<DeviceBuffer<float>>(kSize));
+  std::vector<Lane> lanes(kThreads);
   {
-    Cache cache(options);
-    std::vector<std::thread> threads;
-    for (int i = 0; i < kThreads; ++i) {
-      threads.emplace_back([&, i] {
-        Stream own;
-        float* const sum = sums[static_cast<std::size_t>(i)]->get();
-        for (int run = 0; run < kRuns; ++run) {
-          // Two places of the program, values that become stale, and captures that break, fail or are empty.
-          const Key of = key("k", (run + i) % kKeys);
-          const auto fn = [&](cudaStream_t on) -> absl::Status {
-            if (run % 29 == 28) return absl::AbortedError("no");
-            if (run % 31 == 30) cudaStreamSynchronize(on);
-            cudaGetLastError();
-            if (run % 37 != 36) (void)launch(test::add, kGrid, kBlock, on, sum, kSize, 1.0f);
-            return absl::OkStatus();
-          };
-          if (run % 2 == 0) {
-            cache.run(of, own, fn).IgnoreError();
-          } else {
-            cache.run(of, own, [&](cudaStream_t on) { return fn(on); }).IgnoreError();
-          }
-          if (run % 41 == 40) cache.erase(of);
+    Cache cache(renting(options));
+    in_threads(kThreads, [&](int i) {
+      const Lane& lane = lanes[static_cast<std::size_t>(i)];
+      for (int run = 0; run < kRuns; ++run) {
+        // Two places of the program, values that become stale, and captures that break, fail or are empty.
+        const Key of = key("k", (run + i) % kKeys);
+        const auto fn = [&](cudaStream_t on) -> absl::Status {
+          if (run % 29 == 28) return absl::AbortedError("no");
+          if (run % 31 == 30) cudaStreamSynchronize(on);
+          cudaGetLastError();
+          if (run % 37 != 36) (void)launch(test::add, kGrid, kBlock, on, lane.sum.get(), kSize, 1.0f);
+          return absl::OkStatus();
+        };
+        if (run % 2 == 0) {
+          cache.run(of, lane.stream, fn).IgnoreError();
+        } else {
+          cache.run(of, lane.stream, [&](cudaStream_t on) { return fn(on); }).IgnoreError();
         }
-        CUDA_OK(cudaStreamSynchronize(own));
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+        if (run % 41 == 40) cache.erase(of);
+      }
+      CUDA_OK(cudaStreamSynchronize(lane.stream));
+    });
     stats = cache.stats();
     EXPECT_EQ(static_cast<std::uint64_t>(kept), stats.captures);
     EXPECT_GT(stats.forgotten, 10u);
@@ -405,9 +380,7 @@ TEST_F(ListenerTest, MemoryThatRunsOutInAListenerIsAnErrorOfTheRun) {
     if (throws) throw std::bad_alloc();
     return absl::OkStatus();
   };
-  Options options = unshared();
-  options.listeners = {listener};
-  Cache cache(options);
+  Cache cache(unshared({.listeners = {listener}}));
   EXPECT_TRUE(absl::IsResourceExhausted(run_add(cache, key("k")).status()));
   throws = false;
   EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
@@ -421,7 +394,6 @@ TEST_F(ListenerTest, MemoryThatRunsOutInAListenerIsAnErrorOfTheRun) {
 // A generator whose offset each launch reads from memory: the listener advances it.
 TEST_F(ListenerTest, AGeneratorsOffsetIsSetBeforeEachLaunch) {
   DeviceBuffer<float> offset(1);
-  Options options = renting(2);
   float next = 1;
   listener->wanted.launches = true;
   listener->on_begin = [&](const CacheEvent& event) {
@@ -430,14 +402,12 @@ TEST_F(ListenerTest, AGeneratorsOffsetIsSetBeforeEachLaunch) {
     next *= 2;
     return absl::OkStatus();
   };
-  options.listeners = {listener};
-  Cache cache(options);
+  Cache cache(renting({.max_executables = 2, .listeners = {listener}}));
   float sum = 0, value = 1;
   for (int i = 0; i < 12; ++i) {
-    EXPECT_TRUE(cache
-                    .run(key("k", i % 4), stream,
-                         [&](cudaStream_t on) { return launch(axpy, 1, 1, on, data.get(), offset.get(), 1, 1.0f); })
-                    .ok());
+    EXPECT_SUCCESS(cache.run(key("k", i % 4), stream, [&](cudaStream_t on) {
+      return launch(axpy, 1, 1, on, data.get(), offset.get(), 1, 1.0f);
+    }));
     sum += value;
     value *= 2;
   }
@@ -449,35 +419,26 @@ TEST_F(ListenerTest, EvictionsOfAllThreadsAreReported) {
   std::mutex mutex;
   std::map<std::string, int> evicted;
   std::uint64_t all = 0;
-  Options options = unshared(2);
   listener->on_end = [&](const CacheEvent& event) {
     if (event.kind != EventKind::kEvict) return;
     const std::lock_guard lock(mutex);
     ++evicted[std::string(event.key.label())];
     ++all;
   };
-  options.listeners = {listener};
-  Cache cache(options);
+  Cache cache(unshared({.max_executables = 2, .listeners = {listener}}));
   // Allocated here, because a call that waits for the device breaks captures of other threads.
-  std::vector<std::unique_ptr<DeviceBuffer<float>>> sums;
-  for (int i = 0; i < kThreads; ++i) sums.push_back(std::make_unique<DeviceBuffer<float>>(kSize));
-  std::vector<std::thread> threads;
-  for (int i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&, i] {
-      Stream own;
-      const DeviceBuffer<float>& sum = *sums[static_cast<std::size_t>(i)];
-      for (int run = 0; run < kRuns; ++run) {
-        EXPECT_TRUE(cache
-                        .run(key("thread " + std::to_string(i), run % 3), own,
-                             [&](cudaStream_t on) { return launch(add, kGrid, kBlock, on, sum.get(), kSize, 1.0f); })
-                        .ok());
-      }
-      CUDA_OK(cudaStreamSynchronize(own));
-      for (int which = 0; which < 3; ++which) cache.erase(key("thread " + std::to_string(i), which));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const auto& sum : sums) EXPECT_EQ(sum->first(), kRuns);
+  std::vector<Lane> lanes(kThreads);
+  in_threads(kThreads, [&](int i) {
+    const Lane& lane = lanes[static_cast<std::size_t>(i)];
+    for (int run = 0; run < kRuns; ++run) {
+      EXPECT_SUCCESS(cache.run(key("thread " + std::to_string(i), run % 3), lane.stream, [&](cudaStream_t on) {
+        return launch(add, kGrid, kBlock, on, lane.sum.get(), kSize, 1.0f);
+      }));
+    }
+    CUDA_OK(cudaStreamSynchronize(lane.stream));
+    for (int which = 0; which < 3; ++which) cache.erase(key("thread " + std::to_string(i), which));
+  });
+  for (const Lane& lane : lanes) EXPECT_EQ(lane.sum.first(), kRuns);
   EXPECT_EQ(all, cache.stats().evictions);
   EXPECT_FALSE(evicted.empty());  // a thread whose runs were all direct has lost nothing
 }
@@ -510,9 +471,7 @@ class Order : public Listener {
 
 TEST_F(ListenerTest, AMissContainsWhatItDoesAndHitsAreSilent) {
   const auto order = std::make_shared<Order>(Listener::Wants());
-  Options options = unshared();
-  options.listeners = {order};
-  Cache cache(options);
+  Cache cache(unshared({.listeners = {order}}));
   EXPECT_RUN(kInstantiated, run_add(cache, stream, 1));
   EXPECT_EQ(order->said, (Calls{"begin run", "begin capture", "end capture", "begin instantiate", "end instantiate",
                                 "begin upload", "end upload", "end run instantiated"}));
@@ -530,9 +489,7 @@ TEST_F(ListenerTest, EachHasTheHitsThatItWants) {
   const auto all = std::make_shared<Order>(Listener::Wants{.hits = 1});
   const auto some = std::make_shared<Order>(Listener::Wants{.hits = 7});
   const auto none = std::make_shared<Order>(Listener::Wants());
-  Options options;
-  options.listeners = {all, some, none};
-  Cache cache(options);
+  Cache cache({.listeners = {all, some, none}});
   auto step = cache.prepare(key("s"), [&](cudaStream_t on) { return add_one(on); });
   EXPECT_RUN(kInstantiated, step.run(stream));
   EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
@@ -549,16 +506,13 @@ TEST_F(ListenerTest, EachHasTheHitsThatItWants) {
 
 // The refused value makes the run call `fn`, in the midst of a run that is reported already.
 TEST_F(ListenerTest, ARunThatGoesOnDirectlyIsReportedOnce) {
-  const auto listener = std::make_shared<Functions>();
   int begun = 0, ended = 0;
   listener->on_begin = [&](const CacheEvent& event) {
     begun += event.kind == EventKind::kRun;
     return absl::OkStatus();
   };
   listener->on_end = [&](const CacheEvent& event) { ended += event.kind == EventKind::kRun; };
-  Options options;
-  options.listeners = {listener};
-  Cache cache(options);
+  Cache cache({.listeners = {listener}});
   const auto run = [&](cudaStream_t on, unsigned threads) {
     return cache.run(key("k"), on, params(dim3(threads)), [&](Recorder& rec, Slot<dim3> block) {
       rec.launch(add, {kGrid, block}, data.get(), kSize, 1.0f);
@@ -577,9 +531,7 @@ TEST_F(ListenerTest, ARunThatGoesOnDirectlyIsReportedOnce) {
 TEST_F(ListenerTest, WhoAgreedHasAnEndIfAnotherOneRefuses) {
   const auto first = std::make_shared<Order>(Listener::Wants{.launches = true});
   const auto second = std::make_shared<Order>(Listener::Wants{.launches = true});
-  Options options;
-  options.listeners = {first, second};
-  Cache cache(options);
+  Cache cache({.listeners = {first, second}});
   for (const EventKind kind : {EventKind::kCapture, EventKind::kLaunch}) {
     second->refused = kind;
     first->said.clear();
@@ -597,12 +549,9 @@ TEST_F(ListenerTest, WhoAgreedHasAnEndIfAnotherOneRefuses) {
 
 TEST_F(ListenerTest, WhatAKeyLosesHasAReason) {
   const auto order = std::make_shared<Order>(Listener::Wants());
-  Options options = renting(1);
-  options.listeners = {order};
-  Cache cache(options);
+  Cache cache(renting({.max_executables = 1, .listeners = {order}}));
   const auto run = [&](const char* name, float value) {
-    return cache.run(key(name), stream,
-                     [&, value](cudaStream_t on) { return launch(add, kGrid, kBlock, on, data.get(), kSize, value); });
+    return cache.run(key(name), stream, [&, value](cudaStream_t on) { return add_value(on, value); });
   };
   EXPECT_RUN(kInstantiated, run("a", 1));
   order->said.clear();
@@ -641,10 +590,7 @@ TEST_F(ListenerTest, TheCacheMayBeReadInEachCall) {
     return absl::OkStatus();
   };
   listener->on_end = [&](const CacheEvent&) { look(); };
-  Options options = unshared(1);
-  options.max_templates = 1;
-  options.listeners = {listener};
-  Cache cache(options);
+  Cache cache(unshared({.max_executables = 1, .max_templates = 1, .listeners = {listener}}));
   read = &cache;
   for (int i = 0; i < 9; ++i) EXPECT_TRUE(run_add(cache, key(i % 3 == 0 ? "a" : i % 3 == 1 ? "b" : "c")).ok());
   EXPECT_TRUE(cache.erase(key("a")));
@@ -654,11 +600,8 @@ TEST_F(ListenerTest, TheCacheMayBeReadInEachCall) {
 }
 
 TEST_F(ListenerTest, TheGraphOfAHitMayBeReadAtItsEnd) {
-  const auto listener = std::make_shared<Functions>();
   listener->wanted.hits = 1;
-  Options options;
-  options.listeners = {listener};
-  Cache cache(options);
+  Cache cache({.listeners = {listener}});
   EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
   int read = 0;
   listener->on_end = [&](const CacheEvent& event) {
@@ -669,9 +612,7 @@ TEST_F(ListenerTest, TheGraphOfAHitMayBeReadAtItsEnd) {
 }
 
 TEST_F(ListenerTest, ANullPointerIsAnInvalidOption) {
-  Options options;
-  options.listeners = {listener, nullptr};
-  Cache cache(options);
+  Cache cache({.listeners = {listener, nullptr}});
   EXPECT_FAILURE(kInvalidArgument, run_add(cache, key("k")));
 }
 

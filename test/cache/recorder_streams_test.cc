@@ -1,7 +1,6 @@
 // The streams of a recorder, and misplaced slots, on either runtime.
 #include <gtest/gtest.h>
 
-#include <cstddef>
 #include <optional>
 #include <vector>
 
@@ -16,27 +15,21 @@ namespace {
 // ---- Streams --------------------------------------------------------------------------------------------------------
 
 TEST_F(RecorderTest, ForksAreRecordedAndFollowEachRun) {
-  Stream other;
-  Event forked, joined;
-  DeviceBuffer<float> second(kSize);
+  Branch other;
   for (int i = 0; i < 4; ++i) {
     const auto v = static_cast<float>(i + 1);
-    const auto outcome =
-        cache.run(key("k"), stream, params(v, 2 * v), [&](Recorder& rec, Slot<float> a, Slot<float> b) {
-          CUDA_OK(cudaEventRecord(forked, rec.stream()));
-          CUDA_OK(cudaStreamWaitEvent(other, forked, 0));
-          rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, a);
-          Recorder branch = rec.on(other);
-          EXPECT_EQ(branch.stream(), static_cast<cudaStream_t>(other));
-          branch.launch(fill, {kGrid, kBlock}, second.get(), kSize, b);
-          branch.launch(add, {kGrid, kBlock}, second.get(), kSize, a);
-          CUDA_OK(cudaEventRecord(joined, other));
-          CUDA_OK(cudaStreamWaitEvent(rec.stream(), joined, 0));
-          rec.launch(axpy, {kGrid, kBlock}, data.get(), second.get(), kSize, b);
-        });
-    EXPECT_TRUE(did(expected(i, true), outcome));
+    EXPECT_TRUE(ran(i, true, params(v, 2 * v), [&](Recorder& rec, Slot<float> a, Slot<float> b) {
+      other.fork(rec.stream(), [&] {
+        rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, a);
+        Recorder branch = rec.on(other.stream);
+        EXPECT_EQ(branch.stream(), static_cast<cudaStream_t>(other.stream));
+        branch.launch(fill, {kGrid, kBlock}, other.data.get(), kSize, b);
+        branch.launch(add, {kGrid, kBlock}, other.data.get(), kSize, a);
+      });
+      rec.launch(axpy, {kGrid, kBlock}, data.get(), other.data.get(), kSize, b);
+    }));
     EXPECT_EQ(data.read(), std::vector<float>(kSize, v + 3 * v * 2 * v));
-    EXPECT_FALSE(is_capturing(other));
+    EXPECT_FALSE(is_capturing(other.stream));
   }
 }
 
@@ -69,12 +62,7 @@ TEST_F(RecorderTest, StreamOfAnotherCaptureIsRefused) {
   EXPECT_FAILURE(kInvalidArgument, cache.run(key("k"), stream, [&](Recorder& rec) {
     rec.on(other).launch(add, {kGrid, kBlock}, data.get(), kSize, 1);
   }));
-  cudaGraph_t graph = nullptr;
-  CUDA_OK(cudaStreamEndCapture(other, &graph));
-  std::size_t nodes = 7;
-  CUDA_OK(cudaGraphGetNodes(graph, nullptr, &nodes));
-  EXPECT_EQ(nodes, 0u);
-  CUDA_OK(cudaGraphDestroy(graph));
+  EXPECT_EQ(end_capture(other), 0u);
 }
 
 // Work on a stream outside the outer capture would run once and never again on a replay.
@@ -96,25 +84,18 @@ TEST_F(RecorderTest, StreamThatIsNotForkedIsRefusedInAnInlinedRunToo) {
 }
 
 TEST_F(RecorderTest, InlinedRunsRecordThroughTheirRecorder) {
-  Stream other;
-  Event forked, joined;
-  DeviceBuffer<float> second(kSize);
+  Branch other;
   for (int i = 1; i <= 3; ++i) {
-    EXPECT_TRUE(cache
-                    .run(key("outer"), stream,
-                         [&](cudaStream_t on) {
-                           EXPECT_RUN(kInlined, cache.run(key("inner"), on, [&](Recorder& rec) {
-                             rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 1);
-                             CUDA_OK(cudaEventRecord(forked, rec.stream()));
-                             CUDA_OK(cudaStreamWaitEvent(other, forked, 0));
-                             rec.on(other).launch(add, {kGrid, kBlock}, second.get(), kSize, 2);
-                             CUDA_OK(cudaEventRecord(joined, other));
-                             CUDA_OK(cudaStreamWaitEvent(rec.stream(), joined, 0));
-                           }));
-                         })
-                    .ok());
+    EXPECT_SUCCESS(cache.run(key("outer"), stream, [&](cudaStream_t on) {
+      EXPECT_RUN(kInlined, cache.run(key("inner"), on, [&](Recorder& rec) {
+        rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 1);
+        other.fork(rec.stream(), [&] {
+          rec.on(other.stream).launch(add, {kGrid, kBlock}, other.data.get(), kSize, 2);
+        });
+      }));
+    }));
     EXPECT_EQ(data.first(), static_cast<float>(i));
-    EXPECT_EQ(second.first(), static_cast<float>(2 * i));
+    EXPECT_EQ(other.data.first(), static_cast<float>(2 * i));
   }
 }
 
@@ -140,9 +121,7 @@ TEST_F(RecorderTest, SlotOfAnotherRunIsRefused) {
   EXPECT_RUN(kInstantiated, run(cache, false));
   EXPECT_EQ(data.read(), std::vector<float>(kSize, 21));
 
-  Options options;
-  options.max_executables = 0;
-  Cache eager(options);
+  Cache eager({.max_executables = 0});
   EXPECT_FAILURE(kInvalidArgument, run(eager, true));
   EXPECT_RUN(kEager, run(eager, false));
 }
@@ -185,16 +164,14 @@ TEST_F(RecorderTest, FirstFailureIsKept) {
 }
 
 TEST_F(RecorderTest, ValuesAreThoseOfTheRunInEagerRunsToo) {
-  Options options;
-  options.capture_after = 3;
-  Cache late(options);
+  Cache late({.capture_after = 3});
   float sum = 0;
   for (int i = 0; i < 6; ++i) {
     const auto v = static_cast<float>(i + 1);
-    const auto outcome = late.run(key("k"), stream, params(v, kBlock), [&](Recorder& rec, Slot<float> a, Slot<dim3> b) {
-      rec.launch(add, {kGrid, b}, data.get(), kSize, a);
-    });
-    EXPECT_TRUE(did(i < 3 ? Outcome::kEager : expected(i - 3, true), outcome));
+    EXPECT_TRUE(did(i < 3 ? Outcome::kEager : expected(i - 3, true),
+                    late.run(key("k"), stream, params(v, kBlock), [&](Recorder& rec, Slot<float> a, Slot<dim3> b) {
+                      rec.launch(add, {kGrid, b}, data.get(), kSize, a);
+                    })));
     EXPECT_EQ(data.first(), sum += v);
   }
 }

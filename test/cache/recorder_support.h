@@ -32,6 +32,17 @@ class RecorderTest : public StreamTest {
     return run == 0 ? Outcome::kInstantiated : changed ? Outcome::kPatched : Outcome::kReplayed;
   }
 
+  // Whether the run was made by a graph.
+  static testing::AssertionResult by_graph(const absl::StatusOr<Outcome>& outcome) {
+    if (outcome.ok() && *outcome == Outcome::kEager) return testing::AssertionFailure() << "the run was direct";
+    return succeeded(outcome);
+  }
+  // Whether run number `run` of the key "k" had the expected outcome.
+  template <class Values, class Fn>
+  testing::AssertionResult ran(int run, bool changed, const Values& values, const Fn& fn) {
+    return did(expected(run, changed), cache.run(key("k"), stream, values, fn)) << " (run " << run << ")";
+  }
+
   Cache cache;
   DeviceBuffer<float> data{kSize};
 };

@@ -23,25 +23,16 @@ namespace {
 
 TEST_F(RecorderTest, ArgumentsFollowEachRunBitByBit) {
   const float quiet = std::numeric_limits<float>::quiet_NaN();
-  const float values[] = {1.5f,
-                          1.5f,
-                          0.0f,
-                          -0.0f,
-                          -0.0f,
-                          quiet,
-                          quiet,
-                          from_bits(0x7fc12345),
-                          from_bits(0xffc00000),
-                          std::numeric_limits<float>::infinity(),
-                          from_bits(1),
-                          1.5f};
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> values = {
+      1.5f,     1.5f,         0.0f, -0.0f, -0.0f, quiet, quiet, from_bits(0x7fc12345), from_bits(0xffc00000),
+      infinity, from_bits(1), 1.5f};
   std::uint32_t before = 0;
   int run = 0;
   for (const float value : values) {
-    const auto outcome = cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<float> v) {
+    EXPECT_TRUE(ran(run, bits(value) != before, params(value), [&](Recorder& rec, Slot<float> v) {
       rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, v);
-    });
-    EXPECT_TRUE(did(expected(run, bits(value) != before), outcome)) << "run " << run;
+    }));
     for (const float element : data.read()) ASSERT_EQ(bits(element), bits(value)) << "run " << run;
     before = bits(value);
     ++run;
@@ -54,20 +45,18 @@ TEST_F(RecorderTest, PointersFollowEachRun) {
   for (int i = 0; i < 4; ++i) {
     float* const out = outs[i]->get();
     const float factor = static_cast<float>(i + 1);
-    const auto outcome = cache.run(
-        key("k"), stream, params(out, in.get(), factor),
-        [&](Recorder& rec, Slot<float*> o, Slot<float*> from, Slot<float> f) {
-          rec.launch(scale, {kGrid, kBlock}, o, from, kSize, f);  // a float* where the kernel takes const float*
-        });
-    EXPECT_TRUE(did(expected(i, true), outcome));
+    EXPECT_TRUE(ran(i, true, params(out, in.get(), factor),
+                    [&](Recorder& rec, Slot<float*> o, Slot<float*> from, Slot<float> f) {
+                      rec.launch(scale, {kGrid, kBlock}, o, from, kSize, f);  // float* for the kernel's const float*
+                    }));
     EXPECT_EQ(outs[i]->read(), std::vector<float>(kSize, 3 * factor));
   }
 }
 
-TEST_F(RecorderTest, ManyParametersEachAtItsPlace) {
+TEST_F(RecorderTest, ManyParametersEachAtItsPlaceAndOneWhileTheOthersStay) {
   DeviceBuffer<double> out(10);
   for (int i = 0; i < 5; ++i) {
-    const auto a = static_cast<char>(i), last = static_cast<char>(-i);
+    const auto a = static_cast<char>(i);
     const double b = 1.25 * i, j = -2.5 * i;
     const auto c = static_cast<short>(-7 * i);
     const float d = 0.5f * static_cast<float>(i), h = 8.0f * static_cast<float>(i);
@@ -75,29 +64,20 @@ TEST_F(RecorderTest, ManyParametersEachAtItsPlace) {
     const auto f = static_cast<unsigned char>(200 + i);
     const int g = -123456 * i;
     const auto k = static_cast<unsigned short>(65000 + i);
-    (void)last;
-    const auto outcome =
-        cache.run(key("k"), stream, params(a, b, c, d, e, f, g, h, k, j),
-                  [&](Recorder& rec, Slot<char> sa, Slot<double> sb, Slot<short> sc, Slot<float> sd, Slot<long long> se,
-                      Slot<unsigned char> sf, Slot<int> sg, Slot<float> sh, Slot<unsigned short> sk, Slot<double> sj) {
-                    rec.launch(many, {1, 32}, out.get(), sa, sb, sc, sd, se, sf, sg, sh, sk, sj);
-                  });
-    EXPECT_TRUE(did(expected(i, true), outcome));
+    EXPECT_TRUE(
+        ran(i, true, params(a, b, c, d, e, f, g, h, k, j),
+            [&](Recorder& rec, Slot<char> sa, Slot<double> sb, Slot<short> sc, Slot<float> sd, Slot<long long> se,
+                Slot<unsigned char> sf, Slot<int> sg, Slot<float> sh, Slot<unsigned short> sk, Slot<double> sj) {
+              rec.launch(many, {1, 32}, out.get(), sa, sb, sc, sd, se, sf, sg, sh, sk, sj);
+            }));
     EXPECT_EQ(out.read(),
               (std::vector<double>{static_cast<double>(a), b, static_cast<double>(c), d, static_cast<double>(e),
                                    static_cast<double>(f), static_cast<double>(g), h, static_cast<double>(k), j}));
   }
-}
-
-TEST_F(RecorderTest, OneOfManyParametersFollowsWhileTheOthersStay) {
-  DeviceBuffer<double> out(10);
   for (int i = 0; i < 3; ++i) {
-    EXPECT_TRUE(cache
-                    .run(key("k"), stream, params(i),
-                         [&](Recorder& rec, Slot<int> g) {
-                           rec.launch(many, {1, 1}, out.get(), 'a', 2.0, 3, 4.0f, 5, 6, g, 8.0f, 9, 10.0);
-                         })
-                    .ok());
+    EXPECT_SUCCESS(cache.run(key("one"), stream, params(i), [&](Recorder& rec, Slot<int> g) {
+      rec.launch(many, {1, 1}, out.get(), 'a', 2.0, 3, 4.0f, 5, 6, g, 8.0f, 9, 10.0);
+    }));
     EXPECT_EQ(out.read(), (std::vector<double>{97, 2, 3, 4, 5, 6, static_cast<double>(i), 8, 9, 10}));
   }
 }
@@ -112,10 +92,9 @@ TEST_F(RecorderTest, StructuresFollowEachRun) {
     value.small = static_cast<short>(-i / 2);
     for (int n = 0; n < 3; ++n) value.numbers[n] = 100 * (i / 2) + n;
     value.last = static_cast<unsigned char>(255 - i / 2);
-    const auto outcome = cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<Mixed> v) {
+    EXPECT_TRUE(ran(i, i % 2 == 0, params(value), [&](Recorder& rec, Slot<Mixed> v) {
       rec.launch(copy_struct, {1, 1}, out.get(), v);
-    });
-    EXPECT_TRUE(did(expected(i, i % 2 == 0), outcome));
+    }));
     const Mixed got = out.first();
     EXPECT_EQ(got.letter, value.letter);
     EXPECT_EQ(got.real, value.real);
@@ -129,14 +108,11 @@ TEST_F(RecorderTest, SlotsConvertAsArgumentsDo) {
   DeviceBuffer<int> shape(6);
   DeviceBuffer<float> bytes(kSize);
   for (const int n : {3, 5, 5, 40}) {
-    ASSERT_TRUE(cache
-                    .run(key("k"), stream, params(n),
-                         [&](Recorder& rec, Slot<int> s) {
-                           rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, s);  // int to float
-                           rec.launch(record_launch, {s, s}, shape.get());           // int to dim3
-                           rec.memset(bytes.get(), s, s);                            // int to size_t
-                         })
-                    .ok());
+    ASSERT_SUCCESS(cache.run(key("k"), stream, params(n), [&](Recorder& rec, Slot<int> s) {
+      rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, s);  // int to float
+      rec.launch(record_launch, {s, s}, shape.get());           // int to dim3
+      rec.memset(bytes.get(), s, s);                            // int to size_t
+    }));
     EXPECT_EQ(data.read(), std::vector<float>(kSize, static_cast<float>(n)));
     EXPECT_EQ(shape.read(), (std::vector<int>{n, 1, 1, n, 1, 1}));
     const std::vector<float> set = bytes.read();
@@ -146,42 +122,26 @@ TEST_F(RecorderTest, SlotsConvertAsArgumentsDo) {
   }
 }
 
-TEST_F(RecorderTest, ConversionsOfEqualResultChangeNothing) {
-  DeviceBuffer<float> out(kSize);
-  for (const double value : {1.0, 1.0 + 1e-12}) {  // equal as float
-    EXPECT_TRUE(cache
-                    .run(key("k"), stream, params(value),
-                         [&](Recorder& rec, Slot<double> v) {
-                           rec.launch(fill, {kGrid, kBlock}, out.get(), kSize, v);
-                         })
-                    .ok());
-    EXPECT_EQ(out.first(), 1.0f);
-  }
-  EXPECT_EQ(cache.stats().outcome(Outcome::kReplayed), 1u);
-  EXPECT_EQ(cache.stats().patched_nodes, 0u);
-}
-
-TEST_F(RecorderTest, UnusedSlotChangesNothing) {
+TEST_F(RecorderTest, ConversionsOfEqualResultAndUnusedSlotsChangeNothing) {
   for (int i = 0; i < 4; ++i) {
-    const auto outcome = cache.run(key("k"), stream, params(i, 1.0f), [&](Recorder& rec, Slot<int>, Slot<float> v) {
+    const double value = 1 + i * 1e-12;  // equal as float
+    EXPECT_TRUE(ran(i, false, params(value, i), [&](Recorder& rec, Slot<double> v, Slot<int>) {
       rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
-    });
-    EXPECT_TRUE(did(expected(i, false), outcome));
+    }));
+    EXPECT_EQ(data.first(), static_cast<float>(i + 1));
   }
-  EXPECT_EQ(data.first(), 4.0f);
+  EXPECT_EQ(cache.stats().patched_nodes, 0u);
 }
 
 TEST_F(RecorderTest, OneSlotInManyNodesAndManySlotsInOne) {
   for (int i = 0; i < 4; ++i) {
     const auto v = static_cast<float>(i);
-    const auto outcome =
-        cache.run(key("k"), stream, params(v, i, 5), [&](Recorder& rec, Slot<float> a, Slot<int>, Slot<int> unchanged) {
-          rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, a);
-          rec.launch(add, {kGrid, kBlock}, data.get(), kSize, a);
-          rec.launch(add, {kGrid, kBlock}, data.get(), kSize, unchanged);
-          rec.launch(add, {kGrid, kBlock}, data.get(), kSize, a);
-        });
-    EXPECT_TRUE(did(expected(i, true), outcome));
+    EXPECT_TRUE(ran(i, true, params(v, i, 5), [&](Recorder& rec, Slot<float> a, Slot<int>, Slot<int> unchanged) {
+      rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, a);
+      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, a);
+      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, unchanged);
+      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, a);
+    }));
     EXPECT_EQ(data.first(), 3 * v + 5);
     EXPECT_EQ(cache.stats().patched_nodes, 3u * static_cast<unsigned>(i));
   }
@@ -190,12 +150,9 @@ TEST_F(RecorderTest, OneSlotInManyNodesAndManySlotsInOne) {
 TEST_F(RecorderTest, ValuesInFlightAreNotChangedByLaterRuns) {
   DeviceBuffer<int> log(1000), count(1);
   for (int i = 0; i < 1000; ++i) {
-    ASSERT_TRUE(cache
-                    .run(key("k"), stream, params(i),
-                         [&](Recorder& rec, Slot<int> value) {
-                           rec.launch(append, {1, 1}, log.get(), count.get(), value);
-                         })
-                    .ok());
+    ASSERT_SUCCESS(cache.run(key("k"), stream, params(i), [&](Recorder& rec, Slot<int> value) {
+      rec.launch(append, {1, 1}, log.get(), count.get(), value);
+    }));
   }
   const std::vector<int> all = log.read();
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(all[static_cast<std::size_t>(i)], i);
@@ -205,16 +162,13 @@ TEST_F(RecorderTest, LaunchesInTheOrderOfTheCalls) {
   DeviceBuffer<int> log(16), count(1);
   for (int i = 0; i < 3; ++i) {
     count.write({0});
-    ASSERT_TRUE(cache
-                    .run(key("k"), stream, params(10 * i),
-                         [&](Recorder& rec, Slot<int> v) {
-                           CUDA_OK(launch(append, 1, 1, rec.stream(), log.get(), count.get(), 1));
-                           rec.launch(append, {1, 1}, log.get(), count.get(), v);
-                           rec.launch(append, {1, 1}, log.get(), count.get(), 3);
-                           rec.launch(append, {1, 1}, log.get(), count.get(), v);
-                           CUDA_OK(launch(append, 1, 1, rec.stream(), log.get(), count.get(), 5));
-                         })
-                    .ok());
+    ASSERT_SUCCESS(cache.run(key("k"), stream, params(10 * i), [&](Recorder& rec, Slot<int> v) {
+      CUDA_OK(launch(append, 1, 1, rec.stream(), log.get(), count.get(), 1));
+      rec.launch(append, {1, 1}, log.get(), count.get(), v);
+      rec.launch(append, {1, 1}, log.get(), count.get(), 3);
+      rec.launch(append, {1, 1}, log.get(), count.get(), v);
+      CUDA_OK(launch(append, 1, 1, rec.stream(), log.get(), count.get(), 5));
+    }));
     std::vector<int> all = log.read();
     all.resize(5);
     EXPECT_EQ(all, (std::vector<int>{1, 10 * i, 3, 10 * i, 5}));
@@ -243,47 +197,35 @@ TEST_F(RecorderTest, PointerToASecondBaseIsMoved) {
 
 // ---- The shape of a launch ------------------------------------------------------------------------------------------
 
-TEST_F(RecorderTest, GridAndBlockFollowEachRun) {
-  DeviceBuffer<int> shape(6);
+TEST_F(RecorderTest, GridBlockAndThreadsThatRunFollowEachRun) {
+  DeviceBuffer<int> shape(6), counter(1);
   const std::pair<dim3, dim3> shapes[] = {{dim3(1), dim3(32)},      {dim3(7, 3, 2), dim3(4, 5, 6)},
                                           {dim3(7, 3, 2), dim3(8)}, {dim3(1000, 1, 5), dim3(8)},
-                                          {dim3(1), dim3(1024)},    {dim3(1), dim3(32)}};
+                                          {dim3(1), dim3(1024)},    {dim3(1), dim3(32)},
+                                          {dim3(9), dim3(32)},      {dim3(2), dim3(32)}};
   int run = 0;
+  unsigned threads = 0;
   for (const auto& [grid, block] : shapes) {
-    const auto outcome =
-        cache.run(key("k"), stream, params(grid, block), [&](Recorder& rec, Slot<dim3> g, Slot<dim3> b) {
-          rec.launch(record_launch, {g, b}, shape.get());
-        });
-    EXPECT_TRUE(did(expected(run++, true), outcome));
+    EXPECT_TRUE(ran(run++, true, params(grid, block), [&](Recorder& rec, Slot<dim3> g, Slot<dim3> b) {
+      rec.launch(record_launch, {g, b}, shape.get());
+      rec.launch(count_threads, {g, b}, counter.get());
+    }));
     const auto all = [](const dim3& a, const dim3& b) {
       return std::vector<int>{static_cast<int>(a.x), static_cast<int>(a.y), static_cast<int>(a.z),
                               static_cast<int>(b.x), static_cast<int>(b.y), static_cast<int>(b.z)};
     };
     EXPECT_EQ(shape.read(), all(grid, block));
-  }
-}
-
-TEST_F(RecorderTest, ThreadsThatRunFollowTheGrid) {
-  DeviceBuffer<int> counter(1);
-  int sum = 0;
-  for (const unsigned blocks : {1u, 9u, 2u}) {
-    ASSERT_TRUE(cache
-                    .run(key("k"), stream, params(blocks),
-                         [&](Recorder& rec, Slot<unsigned> grid) {
-                           rec.launch(count_threads, {grid, 32}, counter.get());
-                         })
-                    .ok());
-    EXPECT_EQ(counter.first(), sum += 32 * static_cast<int>(blocks));
+    threads += grid.x * grid.y * grid.z * block.x * block.y * block.z;
+    EXPECT_EQ(counter.first(), static_cast<int>(threads));
   }
 }
 
 TEST_F(RecorderTest, SharedBytesFollowEachRun) {
   int run = 0;
   for (const std::size_t shared : {std::size_t{0}, std::size_t{1024}, std::size_t{1024}, std::size_t{0}}) {
-    const auto outcome = cache.run(key("k"), stream, params(shared), [&](Recorder& rec, Slot<std::size_t> bytes) {
+    EXPECT_TRUE(ran(run, run != 2, params(shared), [&](Recorder& rec, Slot<std::size_t> bytes) {
       rec.launch(add, {kGrid, kBlock, bytes}, data.get(), kSize, 1);
-    });
-    EXPECT_TRUE(did(expected(run, run != 2), outcome)) << run;
+    }));
     EXPECT_EQ(data.first(), static_cast<float>(++run));
   }
 }
@@ -294,8 +236,8 @@ TEST_F(RecorderTest, TakesALaunchConfig) {
   config.grid = dim3(3, 2);
   config.block = dim3(16, 4);
   config.shared_bytes = 256;
-  ASSERT_TRUE(
-      cache.run(key("k", config), stream, [&](Recorder& rec) { rec.launch(record_launch, config, shape.get()); }).ok());
+  ASSERT_SUCCESS(
+      cache.run(key("k", config), stream, [&](Recorder& rec) { rec.launch(record_launch, config, shape.get()); }));
   EXPECT_EQ(shape.read(), (std::vector<int>{3, 2, 1, 16, 4, 1}));
 }
 
@@ -306,15 +248,15 @@ TEST_F(RecorderTest, ShapeThatTheRuntimeRefusesFailsThatRunAndNoOther) {
                        rec.launch(add, {g, b, bytes}, data.get(), kSize, 1);
                      });
   };
-  const auto expect_refused = [&](const absl::StatusOr<Outcome>& outcome) {
+  const auto expect_refused = [&](cudaError_t error, const absl::StatusOr<Outcome>& outcome) {
     ASSERT_FALSE(outcome.ok()) << to_string(*outcome);
-    EXPECT_EQ(cuda_error(outcome.status()), cudaErrorInvalidValue) << outcome.status();
+    EXPECT_EQ(cuda_error(outcome.status()), error) << outcome.status();
     EXPECT_TRUE(mentions(outcome.status(), "cudaLaunchKernel")) << outcome.status();
     EXPECT_TRUE(mentions(outcome.status(), "my label")) << outcome.status();
     EXPECT_FALSE(is_capturing(stream));
     CUDA_OK(cudaPeekAtLastError());
   };
-  expect_refused(run(0, 64, 0));  // in the first run
+  expect_refused(kBadShape, run(0, 64, 0));  // in the first run
   float sum = 0;
   for (const auto& [grid, block, shared] :
        {std::tuple(0u, 64u, std::size_t{0}), std::tuple(2u, 0u, std::size_t{0}), std::tuple(2u, 2048u, std::size_t{0}),
@@ -323,7 +265,7 @@ TEST_F(RecorderTest, ShapeThatTheRuntimeRefusesFailsThatRunAndNoOther) {
       ASSERT_TRUE(run(2, 64, 0).ok());
       EXPECT_EQ(data.read(), std::vector<float>(kSize, ++sum));
     }
-    expect_refused(run(grid, block, shared));  // in a patch
+    expect_refused(shared == 0 ? kBadShape : cudaErrorInvalidValue, run(grid, block, shared));  // in a patch
     EXPECT_EQ(data.read(), std::vector<float>(kSize, sum));
   }
   for (int i = 0; i < 40; ++i) ASSERT_TRUE(run(2, 64, 0).ok());

@@ -4,14 +4,13 @@
 
 #include <functional>
 #include <memory>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "cache_support.h"
 #include "graphcache/graphcache.h"
 #include "kernels.h"
 #include "launch.h"
+#include "runs/threads_support.h"
 #include "support.h"
 
 namespace graphcache::test {
@@ -36,9 +35,21 @@ class ScratchTest : public CacheTest {
   static void run_all(int rounds, const std::function<absl::StatusOr<Outcome>(int)>& run) {
     for (int round = 0; round < rounds; ++round) {
       for (int i = 0; i < kKeys; ++i) {
-        const auto outcome = run((i * 5 + round) % kKeys);
-        EXPECT_TRUE(outcome.ok()) << outcome.status();
+        EXPECT_SUCCESS(run((i * 5 + round) % kKeys));
       }
+    }
+  }
+  // Six rounds on caches with room for all keys and for few. Each key is captured once.
+  void expect_captured_once(bool have_siblings, const std::function<absl::StatusOr<Outcome>(Cache&, int)>& run) {
+    for (const int executables : {64, 4}) {
+      SCOPED_TRACE(executables);
+      sum.write(std::vector<float>(kMost));
+      Cache cache(renting(executables));
+      run_all(6, [&](int which) { return run(cache, which); });
+      expect_rounds(6, sum);
+      EXPECT_EQ(cache.stats().captures, static_cast<std::uint64_t>(kKeys));
+      EXPECT_EQ(cache.stats().families != 0, have_siblings);
+      EXPECT_EQ(cache.stats().outcome(Outcome::kEager), 0u);
     }
   }
   static void expect_rounds(int rounds, const DeviceBuffer<float>& of) {
@@ -55,18 +66,11 @@ class ScratchTest : public CacheTest {
 };
 
 TEST_F(ScratchTest, AllKeysOfAStreamShareABuffer) {
-  for (const int executables : {64, 4}) {
-    sum.write(std::vector<float>(kMost));
-    DeviceBuffer<float> scratch(kMost, -1);
-    Cache cache(renting(executables));
-    run_all(6, [&](int which) {
-      return cache.run(key("k", which, scratch.get()), stream,
-                       [&](cudaStream_t on) { return work(on, scratch.get(), sum.get(), which); });
-    });
-    expect_rounds(6, sum);
-    EXPECT_EQ(cache.stats().captures, static_cast<std::uint64_t>(kKeys));
-    EXPECT_EQ(cache.stats().outcome(Outcome::kEager), 0u);
-  }
+  DeviceBuffer<float> scratch(kMost, -1);
+  expect_captured_once(/*have_siblings=*/true, [&](Cache& cache, int which) {
+    return cache.run(key("k", which, scratch.get()), stream,
+                     [&](cudaStream_t on) { return work(on, scratch.get(), sum.get(), which); });
+  });
 }
 
 // The buffer is part of the key, so each thread's runs have graphs of its own buffer.
@@ -76,40 +80,29 @@ TEST_F(ScratchTest, EachThreadHasAStreamAndABufferOfItsOwn) {
     Stream stream;
     DeviceBuffer<float> scratch{kMost, -1}, sum{kMost};
   };
-  std::vector<std::unique_ptr<Lane>> lanes;
-  for (int i = 0; i < kThreads; ++i) lanes.push_back(std::make_unique<Lane>());
+  std::vector<Lane> lanes(kThreads);
   Cache cache(renting(8));
-  std::vector<std::thread> threads;
-  for (const auto& lane : lanes) {
-    threads.emplace_back([&cache, &lane] {
-      run_all(kRounds, [&](int which) {
-        return cache.run(key("k", which, lane->scratch.get()), lane->stream,
-                         [&](cudaStream_t on) { return work(on, lane->scratch.get(), lane->sum.get(), which); });
-      });
+  in_threads(kThreads, [&](int i) {
+    const Lane& lane = lanes[static_cast<std::size_t>(i)];
+    run_all(kRounds, [&](int which) {
+      return cache.run(key("k", which, lane.scratch.get()), lane.stream,
+                       [&](cudaStream_t on) { return work(on, lane.scratch.get(), lane.sum.get(), which); });
     });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const auto& lane : lanes) expect_rounds(kRounds, lane->sum);
+  });
+  for (const Lane& lane : lanes) expect_rounds(kRounds, lane.sum);
 }
 
 // The graphs own the memory, and CUDA assigns it to one after the other.
 TEST_F(ScratchTest, EachGraphAllocatesAndFrees) {
-  for (const int executables : {64, 4}) {
-    sum.write(std::vector<float>(kMost));
-    Cache cache(renting(executables));
-    run_all(6, [&](int which) {
-      return cache.run(key("k", which), stream, [&](cudaStream_t on) {
-        void* temporary = nullptr;
-        cudaError_t error = cudaMallocAsync(&temporary, static_cast<std::size_t>(size_of(which)) * sizeof(float), on);
-        if (error == cudaSuccess) error = work(on, static_cast<float*>(temporary), sum.get(), which);
-        return error == cudaSuccess ? cudaFreeAsync(temporary, on) : error;
-      });
+  // CUDA clones no such graph.
+  expect_captured_once(/*have_siblings=*/false, [&](Cache& cache, int which) {
+    return cache.run(key("k", which), stream, [&](cudaStream_t on) {
+      void* temporary = nullptr;
+      cudaError_t error = cudaMallocAsync(&temporary, static_cast<std::size_t>(size_of(which)) * sizeof(float), on);
+      if (error == cudaSuccess) error = work(on, static_cast<float*>(temporary), sum.get(), which);
+      return error == cudaSuccess ? cudaFreeAsync(temporary, on) : error;
     });
-    expect_rounds(6, sum);
-    EXPECT_EQ(cache.stats().captures, static_cast<std::uint64_t>(kKeys));
-    EXPECT_EQ(cache.stats().families, 0u);  // CUDA clones no such graph, so they have no siblings
-    EXPECT_EQ(cache.stats().outcome(Outcome::kEager), 0u);
-  }
+  });
 }
 
 // A buffer that must grow is replaced, and so are the graphs that point to it.

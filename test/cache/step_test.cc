@@ -7,12 +7,12 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "cache_support.h"
 #include "graphcache/graphcache.h"
 #include "kernels.h"
+#include "runs/threads_support.h"
 #include "support.h"
 #ifndef GRAPHCACHE_TEST_CUDA
 #include "graphcache/hostrt.h"
@@ -37,6 +37,18 @@ class StepTest : public CacheTest {
       rec.launch(add, {kGrid, kBlock}, data.get(), kSize, constant);
     };
   }
+  // Two keys in turn, which have one executable between them.
+  void run_in_turn(Cache& cache) {
+    auto one = cache.prepare(key("one"), adder_of(1));
+    auto ten = cache.prepare(key("ten"), adder_of(10));
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_TRUE(one.run(stream).ok());
+      EXPECT_RUN(kReplayed, one.run(stream));
+      ASSERT_TRUE(ten.run(stream).ok());
+      EXPECT_RUN(kReplayed, ten.run(stream));
+    }
+    expect_sum(66);
+  }
 };
 
 TEST_F(StepTest, FirstRunInstantiatesLaterRunsReplay) {
@@ -54,10 +66,11 @@ TEST_F(StepTest, FirstRunInstantiatesLaterRunsReplay) {
   EXPECT_EQ(cache.entries().at(0).outcomes[static_cast<int>(Outcome::kReplayed)], 4u);
 }
 
-TEST_F(StepTest, FollowsItsValues) {
+TEST_F(StepTest, FollowsItsValuesAndSharesTheEntryWithRunsOfTheSameFunction) {
   Cache cache;
-  auto step = cache.prepare(key("k"), adder());
-  EXPECT_RUN(kInstantiated, step.run(stream, params(1.0f)));
+  auto fn = adder();
+  auto step = cache.prepare(key("k"), fn);
+  EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, params(1.0f), fn));
   EXPECT_RUN(kReplayed, step.run(stream, params(1.0f)));
   expect_sum(2);
   EXPECT_RUN(kPatched, step.run(stream, params(10.0f)));
@@ -65,20 +78,12 @@ TEST_F(StepTest, FollowsItsValues) {
   expect_sum(22);
   EXPECT_RUN(kPatched, step.run(stream, params(1.0f)));
   expect_sum(23);
-  EXPECT_EQ(calls, 1);
-}
-
-TEST_F(StepTest, SharesTheEntryWithRunsOfTheSameFunction) {
-  Cache cache;
-  auto fn = adder();
-  auto step = cache.prepare(key("k"), fn);
-  EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, params(1.0f), fn));
-  EXPECT_RUN(kReplayed, step.run(stream, params(1.0f)));
   EXPECT_RUN(kPatched, cache.run(key("k"), stream, params(5.0f), fn));
   EXPECT_RUN(kReplayed, step.run(stream, params(5.0f)));
   EXPECT_RUN(kPatched, step.run(stream, params(1.0f)));
   EXPECT_RUN(kReplayed, cache.run(key("k"), stream, params(1.0f), fn));
-  expect_sum(14);
+  expect_sum(35);
+  EXPECT_EQ(calls, 1);
 }
 
 // One function with values of two types has two entries. The bytes of the values are equal here.
@@ -97,14 +102,13 @@ TEST_F(StepTest, ValuesOfAnotherTypeAreOfAnotherEntry) {
 }
 
 TEST_F(StepTest, WithoutAStreamTakesTheStreamOfTheOptions) {
-  Options options;
-  options.stream = stream;
-  Cache cache(options);
+  Cache cache({.stream = stream});
   auto step = cache.prepare(key("k"), adder());
   EXPECT_RUN(kInstantiated, step.run(params(1.0f)));
   EXPECT_RUN(kReplayed, step.run(params(1.0f)));
   EXPECT_RUN(kReplayed, step.run(stream, params(1.0f)));
   expect_sum(3);
+  EXPECT_EQ(calls, 1);
 }
 
 TEST_F(StepTest, StreamsTakeTurns) {
@@ -129,53 +133,24 @@ TEST_F(StepTest, StreamsTakeTurns) {
 // With a budget of one executable, each run evicts the other key's.
 TEST_F(StepTest, AnEvictedKeyIsRestored) {
   Cache cache(unshared(1));
-  auto one = cache.prepare(key("one"), adder_of(1));
-  auto ten = cache.prepare(key("ten"), adder_of(10));
-  for (int i = 0; i < 3; ++i) {
-    ASSERT_TRUE(one.run(stream).ok());
-    EXPECT_RUN(kReplayed, one.run(stream));
-    ASSERT_TRUE(ten.run(stream).ok());
-    EXPECT_RUN(kReplayed, ten.run(stream));
-  }
-  expect_sum(66);
+  run_in_turn(cache);
   EXPECT_EQ(calls, 2);
 }
 
 // Siblings pass on one executable, so a step must not use what it remembers of it.
 TEST_F(StepTest, ASiblingTakesTheExecutable) {
-  Options options;
-  force(&options, Sharing::kUpdatesAcross);
-  Cache cache(options);
-  auto one = cache.prepare(key("one"), adder_of(1));
-  auto ten = cache.prepare(key("ten"), adder_of(10));
-  for (int i = 0; i < 3; ++i) {
-    ASSERT_TRUE(one.run(stream).ok());
-    EXPECT_RUN(kReplayed, one.run(stream));
-    ASSERT_TRUE(ten.run(stream).ok());
-    EXPECT_RUN(kReplayed, ten.run(stream));
-  }
-  expect_sum(66);
+  Cache cache(forced(Sharing::kUpdatesAcross));
+  run_in_turn(cache);
   EXPECT_EQ(cache.stats().instantiations, 1u);
 }
 
-TEST_F(StepTest, AForgottenKeyIsCapturedAgain) {
+// The entry of an erased key is reused for another key.
+TEST_F(StepTest, AForgottenKeyIsCapturedAgainAndNoOtherKeysGraphIsRun) {
   Cache cache;
   auto step = cache.prepare(key("k"), adder_of(1));
   EXPECT_RUN(kInstantiated, step.run(stream));
   EXPECT_TRUE(cache.erase(key("k")));
   EXPECT_RUN(kInstantiated, step.run(stream));
-  EXPECT_RUN(kReplayed, step.run(stream));
-  cache.clear();
-  EXPECT_RUN(kInstantiated, step.run(stream));
-  expect_sum(4);
-  EXPECT_EQ(calls, 3);
-}
-
-// The entry of an erased key is reused for another key.
-TEST_F(StepTest, NeverRunsAnotherKeysGraph) {
-  Cache cache;
-  auto step = cache.prepare(key("k"), adder_of(1));
-  ASSERT_TRUE(step.run(stream).ok());
   EXPECT_RUN(kReplayed, step.run(stream));
   for (int i = 0; i < 3; ++i) {
     EXPECT_TRUE(cache.erase(key("k")));
@@ -184,7 +159,10 @@ TEST_F(StepTest, NeverRunsAnotherKeysGraph) {
     EXPECT_RUN(kInstantiated, step.run(stream));
     EXPECT_TRUE(cache.erase(key("other", i)));
   }
-  expect_sum(305);
+  cache.clear();
+  EXPECT_RUN(kInstantiated, step.run(stream));
+  expect_sum(307);
+  EXPECT_EQ(calls, 9);
 }
 
 TEST_F(StepTest, ACopyHasAFunctionOfItsOwn) {
@@ -233,9 +211,7 @@ TEST_F(StepTest, InsideAnotherRunBecomesPartOfIt) {
 }
 
 TEST_F(StepTest, ADisabledCacheRunsDirectly) {
-  Options options;
-  options.max_executables = 0;
-  Cache cache(options);
+  Cache cache({.max_executables = 0});
   auto step = cache.prepare(key("k"), adder_of(1));
   EXPECT_RUN(kEager, step.run(stream));
   EXPECT_RUN(kEager, step.run(stream));
@@ -243,9 +219,7 @@ TEST_F(StepTest, ADisabledCacheRunsDirectly) {
 }
 
 TEST_F(StepTest, VerifyModeSeesItsHits) {
-  Options options;
-  options.verify_every = 1;
-  Cache cache(options);
+  Cache cache({.verify_every = 1});
   float constant = 1;
   auto step = cache.prepare(key("k"), [&](Recorder& rec) {
     rec.launch(add, {kGrid, kBlock}, data.get(), kSize, constant);
@@ -263,13 +237,10 @@ TEST_F(StepTest, ThreadsHaveCopies) {
   Cache cache(unshared());
   const auto step = cache.prepare(key("k"), adder_of(1));
   ASSERT_TRUE(cache.run(key("k"), stream, adder_of(1)).ok());  // so that no thread captures
-  std::vector<std::thread> threads;
-  for (int i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&, mine = step]() mutable {
-      for (int run = 0; run < kRuns; ++run) EXPECT_TRUE(mine.run(stream).ok());
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  in_threads(kThreads, [&](int) {
+    auto mine = step;
+    for (int run = 0; run < kRuns; ++run) EXPECT_TRUE(mine.run(stream).ok());
+  });
   expect_sum(1 + kThreads * kRuns);
   const Stats stats = cache.stats();
   EXPECT_EQ(stats.runs(), 1u + kThreads * kRuns);
@@ -279,27 +250,23 @@ TEST_F(StepTest, ThreadsHaveCopies) {
 // Keys are erased and evicted while steps run them.
 TEST_F(StepTest, OthersEraseAndEvictMeanwhile) {
   constexpr int kThreads = 4, kRuns = 300;
-  Options options = unshared(2);
-  Cache cache(options);
+  Cache cache(unshared(2));
   std::vector<std::unique_ptr<DeviceBuffer<float>>> sums;
   std::vector<cudaStream_t> streams(kThreads);
   for (cudaStream_t& each : streams) {
     CUDA_OK(cudaStreamCreate(&each));
     sums.push_back(std::make_unique<DeviceBuffer<float>>(kSize));
   }
-  std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&, i] {
-      auto step = cache.prepare(key("k", i), [&, i](Recorder& rec) {
-        rec.launch(add, {kGrid, kBlock}, sums[i]->get(), kSize, 1.0f);
-      });
-      for (int run = 0; run < kRuns; ++run) {
-        EXPECT_TRUE(step.run(streams[i]).ok());
-        if (run % 50 == 7) cache.erase(key("k", (i + 1) % kThreads));
-      }
+  in_threads(kThreads, [&](int thread) {
+    const auto i = static_cast<std::size_t>(thread);
+    auto step = cache.prepare(key("k", i), [&, i](Recorder& rec) {
+      rec.launch(add, {kGrid, kBlock}, sums[i]->get(), kSize, 1.0f);
     });
-  }
-  for (std::thread& thread : threads) thread.join();
+    for (int run = 0; run < kRuns; ++run) {
+      EXPECT_TRUE(step.run(streams[i]).ok());
+      if (run % 50 == 7) cache.erase(key("k", (i + 1) % kThreads));
+    }
+  });
   CUDA_OK(cudaDeviceSynchronize());
   for (const auto& sum : sums) EXPECT_EQ(sum->read(), std::vector<float>(kSize, kRuns));
   for (cudaStream_t each : streams) CUDA_OK(cudaStreamDestroy(each));
@@ -367,26 +334,24 @@ TEST_F(StepTest, ExecutablesOfHitsAreNotDestroyedInFlight) {
   EXPECT_EQ(*runs.get(), 4);
 }
 
-TEST_F(StepTest, HitsOnManyStreamsInTurnAreOneCallEach) {
+TEST_F(StepTest, AHitIsOneCallAlsoOnManyStreamsInTurn) {
   Cache cache;
+  auto step = cache.prepare(key("step"), adder());
+  ASSERT_TRUE(step.run(stream, params(1.0f)).ok());
+  ASSERT_TRUE(step.run(stream, params(1.0f)).ok());
+  auto before = hostrt::calls();
+  EXPECT_RUN(kReplayed, step.run(stream, params(1.0f)));
+  EXPECT_EQ(hostrt::calls() - before, 1u);
+  CUDA_OK(cudaStreamSynchronize(stream));
+
   std::vector<cudaStream_t> streams(48);
   for (cudaStream_t& each : streams) CUDA_OK(cudaStreamCreate(&each));
   for (cudaStream_t each : streams) EXPECT_TRUE(run_add(cache, each, 1.0f).ok());
-  const auto before = hostrt::calls();
+  before = hostrt::calls();
   for (cudaStream_t each : streams) EXPECT_RUN(kReplayed, run_add(cache, each, 1.0f));
   EXPECT_EQ(hostrt::calls() - before, streams.size());
-  expect_sum(96);
+  expect_sum(99);
   for (cudaStream_t each : streams) CUDA_OK(cudaStreamDestroy(each));
-}
-
-TEST_F(StepTest, AHitIsOneCall) {
-  Cache cache;
-  auto step = cache.prepare(key("k"), adder());
-  ASSERT_TRUE(step.run(stream, params(1.0f)).ok());
-  ASSERT_TRUE(step.run(stream, params(1.0f)).ok());
-  const auto before = hostrt::calls();
-  EXPECT_RUN(kReplayed, step.run(stream, params(1.0f)));
-  EXPECT_EQ(hostrt::calls() - before, 1u);
 }
 
 #endif

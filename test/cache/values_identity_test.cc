@@ -24,7 +24,7 @@ class ValuesIdentityTest : public ValuesTest {
   absl::StatusOr<Outcome> run_scale(Cache& cache, const float* in) {
     return cache.run(key("k"), stream, values(in), [&](cudaStream_t on, const float* from) {
       ++calls;
-      return launch(scale, kGrid, kBlock, on, data.get(), from, kSize, 1.0f);
+      return scale_to_data(on, from, 1.0f);
     });
   }
 };
@@ -111,15 +111,12 @@ TEST_F(ValuesIdentityTest, PointersThatAreEqualHaveAnEntryOfTheirOwn) {
   for (const auto& [p, q] : row) {
     EXPECT_TRUE(learned(i++ / 2,
                         cache.run(key("k"), stream, values(part(p), part(q)), [&](cudaStream_t on, float* a, float* b) {
-                          CUDA_OK(launch(scale, kGrid, kBlock, on, data.get(), a, kSize, 3.0f));
+                          CUDA_OK(scale_to_data(on, a, 3.0f));
                           return launch(axpy, kGrid, kBlock, on, data.get(), b, kSize, 5.0f);
                         })));
-    std::vector<float> wanted(kSize);
-    for (int e = 0; e < kSize; ++e) {
-      wanted[static_cast<std::size_t>(e)] =
-          3 * (content(part(p)) + static_cast<float>(e)) + 5 * (content(part(q)) + static_cast<float>(e));
-    }
-    EXPECT_EQ(data.read(), wanted);
+    EXPECT_EQ(data.read(), elements([&, p = p, q = q](int e) {
+                return 3 * (content(part(p)) + static_cast<float>(e)) + 5 * (content(part(q)) + static_cast<float>(e));
+              }));
   }
   EXPECT_EQ(cache.entries().size(), 2u);
 }
@@ -138,13 +135,13 @@ TEST_F(ValuesIdentityTest, EachKindOfMemoryHasAnEntryOfItsOwn) {
       for (const float* const base : {static_cast<const float*>(memory.get()), static_cast<const float*>(pinned),
                                       static_cast<const float*>(managed)}) {
         const float* const in = base + i * kPart;
-        const absl::StatusOr<Outcome> outcome =
-            copies ? cache.run(key("k"), stream, values(in),
-                               [&](cudaStream_t on, const float* from) {
-                                 return cudaMemcpyAsync(data.get(), from, data.bytes(), cudaMemcpyDefault, on);
-                               })
-                   : run_scale(cache, in);
-        EXPECT_TRUE(learned(i, outcome)) << i;
+        EXPECT_TRUE(learned(i, copies ? cache.run(key("k"), stream, values(in),
+                                                  [&](cudaStream_t on, const float* from) {
+                                                    return cudaMemcpyAsync(data.get(), from, data.bytes(),
+                                                                           cudaMemcpyDefault, on);
+                                                  })
+                                      : run_scale(cache, in)))
+            << i;
         expect_copy_of(part(i));
       }
     }
@@ -163,7 +160,7 @@ TEST_F(ValuesIdentityTest, WhichPointerIsToOtherMemoryMatters) {
   ASSERT_EQ(reinterpret_cast<std::uintptr_t>(other) & 0xff, 0u);
   for (const auto& [p, q] : {std::pair(part(1), part(2)), {other, part(2)}, {part(1), other}}) {
     EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, values(p, q), [&](cudaStream_t on, float* a, float* b) {
-      CUDA_OK(launch(scale, kGrid, kBlock, on, data.get(), a, kSize, 1.0f));
+      CUDA_OK(scale_to_data(on, a, 1.0f));
       return launch(axpy, kGrid, kBlock, on, data.get(), b, kSize, 1.0f);
     }));
     EXPECT_EQ(data.first(), (p == other ? 7 : content(p)) + (q == other ? 7 : content(q)));

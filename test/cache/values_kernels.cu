@@ -1,10 +1,9 @@
-// The kernels of values_kernels.h, for nvcc and, through values_kernels_host.cc, for the C++ compiler. The object for a
-// GPU contains those of kernels.h as well.
+// The kernels of values_kernels.h, for nvcc and, through values_kernels_host.cc, for the C++ compiler.
 
 #include "values_kernels.h"
 
 #if defined(__CUDACC__)
-#include "../kernels.cu"
+#define GRAPHCACHE_TEST_DEVICE __device__
 #else
 #include <device_launch_parameters.h>
 #define GRAPHCACHE_TEST_DEVICE

@@ -65,7 +65,7 @@ TEST_F(ValuesListTest, TakesAsManyAsSixtyFour) {
     EXPECT_TRUE(learned(i, cache.run(key("k"), stream, values(all), [&](cudaStream_t on, const ListedValues& given) {
       CUDA_OK(fill_data(on, 0));
       for (std::size_t v = 0; v < ValueList::kMost; ++v) {
-        CUDA_OK(launch(add, kGrid, kBlock, on, data.get(), kSize, static_cast<float>(given.number(v))));
+        CUDA_OK(add_to_data(on, static_cast<float>(given.number(v))));
       }
       return cudaSuccess;
     })));
@@ -83,13 +83,9 @@ TEST_F(ValuesListTest, AnAddressFollowsAPointerOnlyIntoItsOwnMemory) {
     all.add(to, to, kPart * sizeof(float));
     all.add(from, from, kPart * sizeof(float));
     reset_memory();
-    EXPECT_TRUE(cache
-                    .run(key("k"), stream, values(all),
-                         [&](cudaStream_t on, const ListedValues& given) {
-                           return cudaMemcpyAsync(given.pointer(0), given.pointer(1), kSize * sizeof(float),
-                                                  cudaMemcpyDeviceToDevice, on);
-                         })
-                    .ok());
+    EXPECT_SUCCESS(cache.run(key("k"), stream, values(all), [&](cudaStream_t on, const ListedValues& given) {
+      return cudaMemcpyAsync(given.pointer(0), given.pointer(1), kSize * sizeof(float), cudaMemcpyDeviceToDevice, on);
+    }));
     EXPECT_EQ(read(part(2 * i), 1).front(), content(from)) << i;
   }
 }
@@ -116,12 +112,10 @@ TEST_F(ValuesListTest, WhatDependsOnTheValuesIsDerived) {
   Cache cache;
   for (int i = 0; i < 6; ++i) {
     const ValueList all = list(part(i), number(i));
-    const absl::StatusOr<Outcome> outcome =
-        cache.run(key("k"), stream, values(all), [&](cudaStream_t on, const ListedValues& given) {
-          CUDA_OK(fill_part(on, given));
-          return fill_data(on, 1 / static_cast<float>(given.number(1)));
-        });
-    EXPECT_TRUE(i == 0 ? did(Outcome::kInstantiated, outcome) : captured(outcome)) << i;
+    EXPECT_TRUE(recorded(i, cache.run(key("k"), stream, values(all), [&](cudaStream_t on, const ListedValues& given) {
+      CUDA_OK(fill_part(on, given));
+      return fill_data(on, 1 / static_cast<float>(given.number(1)));
+    }))) << i;
     expect_data(1 / number(i));
     EXPECT_EQ(read(part(i)), std::vector<float>(kSize, number(i)));
   }
@@ -134,17 +128,14 @@ TEST_F(ValuesListTest, ListsOfOtherSizesAreOtherWork) {
   const auto run = [&](int count) {
     ValueList all;
     for (int v = 0; v < count; ++v) all.add(v + 2.5);
-    EXPECT_TRUE(cache
-                    .run(key("k"), stream, values(all),
-                         [&, count](cudaStream_t on, const ListedValues& given) {
-                           CUDA_OK(fill_data(on, 0));
-                           for (int v = 0; v < count; ++v) {
-                             const auto number = static_cast<float>(given.number(static_cast<std::size_t>(v)));
-                             CUDA_OK(launch(add, kGrid, kBlock, on, data.get(), kSize, number));
-                           }
-                           return cudaSuccess;
-                         })
-                    .ok());
+    EXPECT_SUCCESS(cache.run(key("k"), stream, values(all), [&, count](cudaStream_t on, const ListedValues& given) {
+      CUDA_OK(fill_data(on, 0));
+      for (int v = 0; v < count; ++v) {
+        const auto number = static_cast<float>(given.number(static_cast<std::size_t>(v)));
+        CUDA_OK(add_to_data(on, number));
+      }
+      return cudaSuccess;
+    }));
     expect_data(static_cast<float>(count * (count - 1) / 2 + 2.5 * count));
   };
   for (int count = 0; count < 24; ++count) run(count);
@@ -157,13 +148,10 @@ TEST_F(ValuesListTest, MemoryOfEarlierRunsMayBeGone) {
   for (int i = 0; i < 6; ++i) {
     const DeviceBuffer<float> to(kPart);
     const ValueList all = list(to.get(), number(i));
-    EXPECT_TRUE(cache
-                    .run(key("k"), stream, values(all),
-                         [&](cudaStream_t on, const ListedValues& given) {
-                           CUDA_OK(fill_part(on, given));
-                           return fill_data(on, static_cast<float>(std::min(recordings++, 1)));
-                         })
-                    .ok());
+    EXPECT_SUCCESS(cache.run(key("k"), stream, values(all), [&](cudaStream_t on, const ListedValues& given) {
+      CUDA_OK(fill_part(on, given));
+      return fill_data(on, static_cast<float>(std::min(recordings++, 1)));
+    }));
     EXPECT_EQ(read(to.get()), std::vector<float>(kSize, number(i)));
   }
 }

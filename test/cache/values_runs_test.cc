@@ -32,6 +32,13 @@ class ValuesRunsTest : public ValuesTest {
       return fill_data(on, -2);
     });
   }
+  // Learns the values of a key that is new, and follows them.
+  void expect_learns(Cache& cache, int first) {
+    for (int i = 0; i < 5; ++i) {
+      EXPECT_TRUE(learned(i, run_fill(cache, number(first + i))));
+      expect_data(number(first + i));
+    }
+  }
   static EntryInfo entry_of(const Cache& cache, const std::string& label) {
     for (const EntryInfo& entry : cache.entries()) {
       if (entry.label == label) return entry;
@@ -90,9 +97,7 @@ TEST_F(ValuesRunsTest, EachStream) {
       expect_data(number(i));
     }
   }
-  Options options;
-  options.stream = stream;
-  Cache cache(options);
+  Cache cache({.stream = stream});
   for (int i = 0; i < 5; ++i) {
     EXPECT_TRUE(learned(i, cache.run(key("k"), values(number(i)), fn)));
     expect_data(number(i));
@@ -108,9 +113,7 @@ TEST_F(ValuesRunsTest, StepsAndWarm) {
     ++calls;
     return fill_data(on, v);
   };
-  Options options;
-  options.stream = stream;
-  Cache cache(options);
+  Cache cache({.stream = stream});
   auto step = cache.prepare(key("k"), fn);
   for (int i = 0; i < 5; ++i) {
     EXPECT_TRUE(learned(i, i % 2 == 0 ? step.run(values(number(i))) : step.run(stream, values(number(i)))));
@@ -160,10 +163,7 @@ TEST_F(ValuesRunsTest, WarmLearnsAsARunDoes) {
 }
 
 TEST_F(ValuesRunsTest, WarmLearnsWithoutRoom) {
-  Options options;
-  options.max_executables = 1;
-  options.share = Share::kNever;
-  Cache cache(options);
+  Cache cache({.max_executables = 1, .share = Share::kNever});
   const auto fn = [&](cudaStream_t on, float v) { return fill_data(on, v); };
   EXPECT_TRUE(run_other(cache).ok());
   EXPECT_TRUE(cache.pin(key("other")));
@@ -196,10 +196,8 @@ TEST_F(ValuesRunsTest, NestedRunWithValuesMakesTheOuterRunDirect) {
   float sum = 0;
   for (int i = 0; i < 8; ++i) {
     EXPECT_RUN(kEager, cache.run(key("outer"), stream, [&](cudaStream_t on) {
-      CUDA_OK(launch(add, kGrid, kBlock, on, data.get(), kSize, 1));
-      return cache
-          .run(key("inner"), on, values(number(i)),
-               [&](cudaStream_t s, float v) { return launch(add, kGrid, kBlock, s, data.get(), kSize, v); })
+      CUDA_OK(add_to_data(on, 1));
+      return cache.run(key("inner"), on, values(number(i)), [&](cudaStream_t s, float v) { return add_to_data(s, v); })
           .status();
     }));
     expect_data(sum += 1 + number(i));
@@ -208,9 +206,7 @@ TEST_F(ValuesRunsTest, NestedRunWithValuesMakesTheOuterRunDirect) {
 }
 
 TEST_F(ValuesRunsTest, InAForeignCaptureTheWorkHasThePresentValues) {
-  Options options;
-  options.inline_in_foreign_capture = true;
-  Cache cache(options);
+  Cache cache({.inline_in_foreign_capture = true});
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(learned(i, run_fill(cache, number(i))));
   CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   EXPECT_RUN(kInlined, run_fill(cache, 40));
@@ -240,10 +236,8 @@ TEST_F(ValuesRunsTest, StreamsOfTwoPrioritiesLearnTogether) {
   {
     Cache cache;
     for (int i = 0; i < 12; ++i) {
-      EXPECT_TRUE(cache
-                      .run(key("k"), streams[i % 2], values(number(i)),
-                           [&](cudaStream_t on, float v) { return fill_data(on, v); })
-                      .ok());
+      EXPECT_SUCCESS(cache.run(key("k"), streams[i % 2], values(number(i)),
+                               [&](cudaStream_t on, float v) { return fill_data(on, v); }));
       expect_data(number(i));
     }
     EXPECT_EQ(cache.stats().captures, 3u);
@@ -252,9 +246,7 @@ TEST_F(ValuesRunsTest, StreamsOfTwoPrioritiesLearnTogether) {
 }
 
 TEST_F(ValuesRunsTest, AKeyWithoutRoomCallsFnOnce) {
-  Options options;
-  options.max_executables = 1;
-  Cache cache(options);
+  Cache cache({.max_executables = 1});
   EXPECT_RUN(kInstantiated, run_fill(cache, key("k"), number(0)));
   EXPECT_RUN(kUpdated, run_fill(cache, key("other"), number(0)));
   EXPECT_TRUE(cache.pin(key("other")));
@@ -277,10 +269,7 @@ TEST_F(ValuesRunsTest, AnErasedKeyStartsAnew) {
       } else {
         EXPECT_TRUE(cache.erase(key("k")));
       }
-      for (int i = 0; i < 5; ++i) {
-        EXPECT_TRUE(learned(i, run_fill(cache, number(before + i))));
-        expect_data(number(before + i));
-      }
+      expect_learns(cache, before);
     }
   }
 }
@@ -289,10 +278,7 @@ TEST_F(ValuesRunsTest, EvictedKeysKeepWhatWasFound) {
   for (const Share share : {Share::kNever, Share::kWhenFull, Share::kAlways}) {
     for (int before = 1; before <= 5; ++before) {
       SCOPED_TRACE(before);
-      Options options;
-      options.max_executables = 1;
-      options.share = share;
-      Cache cache(options);
+      Cache cache({.max_executables = 1, .share = share});
       calls = 0;
       for (int i = 0; i < before; ++i) EXPECT_TRUE(learned(i, run_fill(cache, number(i))));
       EXPECT_RUN(kInstantiated, run_other(cache));
@@ -318,10 +304,7 @@ TEST_F(ValuesRunsTest, EvictedKeysKeepWhatWasFound) {
 TEST_F(ValuesRunsTest, AKeyWithoutATemplateStartsAnew) {
   Cache cache(without_templates(1));
   for (int round = 0; round < 3; ++round) {
-    for (int i = 0; i < 5; ++i) {
-      EXPECT_TRUE(learned(i, run_fill(cache, number(10 * round + i))));
-      expect_data(number(10 * round + i));
-    }
+    expect_learns(cache, 10 * round);
     EXPECT_TRUE(run_other(cache).ok());
     EXPECT_FALSE(cache.contains(key("k")));
   }
@@ -333,7 +316,7 @@ TEST_F(ValuesRunsTest, AnotherGraphForAnotherValueTakesThePlaceOfBoth) {
     EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, values(v), [&](cudaStream_t on, float value) {
       CUDA_OK(fill_data(on, value));
       if (value > 10) {
-        CUDA_OK(launch(add, kGrid, kBlock, on, data.get(), kSize, value));
+        CUDA_OK(add_to_data(on, value));
       }
     }));
     expect_data(v > 10 ? 2 * v : v);
@@ -349,15 +332,7 @@ TEST_F(ValuesRunsTest, AnotherGraphForAnotherValueTakesThePlaceOfBoth) {
 TEST_F(ValuesRunsTest, AnExecutableThatTheDeviceUpdatesIsReplaced) {
   force(Patching::kDeviceUpdated);
   Cache cache;
-  const auto run = [&](float a, float b) {
-    const absl::StatusOr<Outcome> outcome =
-        cache.run(key("k"), stream, values(a, b), [&](cudaStream_t on, float x, float y) {
-          CUDA_OK(fill_data(on, x));
-          return launch(add, kGrid, kBlock, on, data.get(), kSize, y);
-        });
-    expect_data(a + b);
-    return outcome;
-  };
+  const auto run = [&](float a, float b) { return run_sum(cache, a, b); };
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(learned(i, run(number(i), 10)));
   EXPECT_RUN(kInstantiated, run(5, 20));
   EXPECT_CAPTURED(run(5, 30));
@@ -398,22 +373,18 @@ TEST_F(ValuesRunsTest, ListenersSeeTheEndOfEachGraph) {
     return absl::OkStatus();
   };
   listener->on_end = [&](const CacheEvent& event) {
-    captures -= event.kind == EventKind::kCapture ? 1 : 0;
-    recordings += event.kind == EventKind::kCapture ? 1 : 0;
-    if (event.kind == EventKind::kCapture && event.graph != 0) ++graphs[event.graph];
-    if (event.kind == EventKind::kCapture) {
-      EXPECT_EQ(event.graph != 0, event.captured != nullptr);
-    }
     if (event.kind == EventKind::kDestroyGraph) --graphs[event.graph];
+    if (event.kind != EventKind::kCapture) return;
+    --captures;
+    ++recordings;
+    if (event.graph != 0) ++graphs[event.graph];
+    EXPECT_EQ(event.graph != 0, event.captured != nullptr);
   };
-  Options options;
-  options.listeners = {listener};
   {
-    Cache cache(options);
+    Cache cache({.listeners = {listener}});
     for (int i = 0; i < 4; ++i) {
-      EXPECT_TRUE(
-          cache.run(key("k"), stream, values(number(i)), [&](cudaStream_t on, float v) { return fill_data(on, v * v); })
-              .ok());
+      EXPECT_SUCCESS(cache.run(key("k"), stream, values(number(i)),
+                               [&](cudaStream_t on, float v) { return fill_data(on, v * v); }));
       CUDA_OK(cudaStreamSynchronize(stream));
     }
   }
@@ -462,12 +433,9 @@ TEST_F(ValuesRunsTest, ValuesInFlightAreNotChangedByLaterRuns) {
   for (int i = 0; i < kRuns; ++i) {
     const float v = number(i % 37);
     sums[static_cast<std::size_t>(i % kOuts)] += v;
-    ASSERT_TRUE(cache
-                    .run(key("k"), stream, values(part(i % kOuts), v),
-                         [](cudaStream_t on, float* to, float value) {
-                           return launch(add, kGrid, kBlock, on, to, kSize, value);
-                         })
-                    .ok());
+    ASSERT_SUCCESS(cache.run(key("k"), stream, values(part(i % kOuts), v), [](cudaStream_t on, float* to, float value) {
+      return launch(add, kGrid, kBlock, on, to, kSize, value);
+    }));
   }
   for (int p = 0; p < kOuts; ++p) {
     EXPECT_EQ(read(part(p)), std::vector<float>(kSize, sums[static_cast<std::size_t>(p)]));
@@ -484,9 +452,8 @@ TEST_F(ValuesRunsTest, ThreadsThatAlternateLearnTogether) {
   in_threads(2, [&](int me) {
     for (int i = me; i < kRuns; i += 2) {
       while (turn != i) std::this_thread::yield();
-      EXPECT_TRUE(learned(i, cache.run(key("k"), streams[me], values(number(i)), [&](cudaStream_t on, float v) {
-        return launch(add, kGrid, kBlock, on, data.get(), kSize, v);
-      })));
+      EXPECT_TRUE(learned(i, cache.run(key("k"), streams[me], values(number(i)),
+                                       [&](cudaStream_t on, float v) { return add_to_data(on, v); })));
       CUDA_OK(cudaStreamSynchronize(streams[me]));
       ++turn;
     }
@@ -505,13 +472,11 @@ TEST_F(ValuesRunsTest, ThreadsAtOnceLearnTogether) {
   std::atomic<int> called{0};
   in_threads(kThreads, [&](int me) {
     for (int i = 0; i < kRuns; ++i) {
-      EXPECT_TRUE(cache
-                      .run(key("k"), streams[static_cast<std::size_t>(me)], values(part(me), number(i % 7)),
-                           [&](cudaStream_t on, float* to, float v) {
-                             ++called;
-                             return launch(add, kGrid, kBlock, on, to, kSize, v);
-                           })
-                      .ok());
+      EXPECT_SUCCESS(cache.run(key("k"), streams[static_cast<std::size_t>(me)], values(part(me), number(i % 7)),
+                               [&](cudaStream_t on, float* to, float v) {
+                                 ++called;
+                                 return launch(add, kGrid, kBlock, on, to, kSize, v);
+                               }));
     }
   });
   float sum = 0;

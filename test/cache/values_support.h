@@ -48,6 +48,11 @@ class ValuesTest : public StreamTest {
     return did(i == 0 ? Outcome::kInstantiated : Outcome::kPatched, outcome);
   }
 
+  // The same if the values cannot be found, so that each run records.
+  static testing::AssertionResult recorded(int i, const absl::StatusOr<Outcome>& outcome) {
+    return i == 0 ? did(Outcome::kInstantiated, outcome) : captured(outcome);
+  }
+
   // The states of the values of the entry that was used last, such as "found derived".
   static std::string states(const Cache& cache) {
     std::string text;
@@ -62,6 +67,10 @@ class ValuesTest : public StreamTest {
   }
 
   cudaError_t fill_data(cudaStream_t on, float v) { return launch(fill, kGrid, kBlock, on, data.get(), kSize, v); }
+  cudaError_t add_to_data(cudaStream_t on, float v) { return launch(add, kGrid, kBlock, on, data.get(), kSize, v); }
+  cudaError_t scale_to_data(cudaStream_t on, const float* in, float factor = 1) {
+    return launch(scale, kGrid, kBlock, on, data.get(), in, kSize, factor);
+  }
   // The plainest run: fills the data.
   absl::StatusOr<Outcome> run_fill(Cache& cache, const Key& key, float v) {
     return cache.run(key, stream, values(v), [&](cudaStream_t on, float value) {
@@ -71,12 +80,22 @@ class ValuesTest : public StreamTest {
   }
   absl::StatusOr<Outcome> run_fill(Cache& cache, float v) { return run_fill(cache, key("k"), v); }
 
+  // Fills the data with a + b.
+  absl::StatusOr<Outcome> run_sum(Cache& cache, float a, float b) {
+    const absl::StatusOr<Outcome> outcome =
+        cache.run(key("k"), stream, values(a, b), [&](cudaStream_t on, float x, float y) {
+          CUDA_OK(fill_data(on, x));
+          return add_to_data(on, y);
+        });
+    expect_data(a + b);
+    return outcome;
+  }
   // Fills the data with a + b * b, so that b is derived.
   absl::StatusOr<Outcome> run_squared(Cache& cache, float a, float b) {
     const absl::StatusOr<Outcome> outcome =
         cache.run(key("k"), stream, values(a, b), [&](cudaStream_t on, float x, float y) {
           CUDA_OK(fill_data(on, x));
-          return launch(add, kGrid, kBlock, on, data.get(), kSize, y * y);
+          return add_to_data(on, y * y);
         });
     expect_data(a + b * b);
     return outcome;
@@ -87,6 +106,13 @@ class ValuesTest : public StreamTest {
     CUDA_OK(cudaDeviceSynchronize());
     CUDA_OK(cudaMemcpy(result.data(), at, result.size() * sizeof(float), cudaMemcpyDefault));
     return result;
+  }
+  // f(0), f(1) and so on, for each element of the data.
+  template <class F>
+  static std::vector<float> elements(const F& f) {
+    std::vector<float> all(kSize);
+    for (int e = 0; e < kSize; ++e) all[static_cast<std::size_t>(e)] = f(e);
+    return all;
   }
   void expect_data(float v) { EXPECT_EQ(data.read(), std::vector<float>(kSize, v)); }
   // The elements from this one on, in the memory as it was made.

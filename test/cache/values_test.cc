@@ -12,6 +12,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -59,7 +60,40 @@ cudaError_t add_set(cudaStream_t on, const cudaMemsetParams& set) {
   return cudaGraphAddMemsetNode(&node, info.graph, nullptr, 0, &set);
 }
 
-using ValuesFoundTest = ValuesTest;
+class ValuesFoundTest : public ValuesTest {
+ protected:
+  enum class Found { kYes, kAndHasTheResult, kNo };
+  // Runs fn with value_of(i). Then element e of the result, which is in the data or at the value, is wanted(i, e).
+  template <class Wanted, class ValueOf, class Fn>
+  void expect_way(const char* name, Found found, const Wanted& wanted, const ValueOf& value_of, const Fn& fn) {
+    SCOPED_TRACE(name);
+    Cache cache;
+    for (int i = 0; i < 6; ++i) {
+      SCOPED_TRACE(i);
+      const auto value = value_of(i);
+      const auto run = [&] { return cache.run(key("k"), stream, values(value), fn); };
+      const absl::StatusOr<Outcome> outcome = run();
+      if (found != Found::kNo) {
+        EXPECT_TRUE(learned(i, outcome));
+      } else {
+        EXPECT_TRUE(did(i == 0 ? Outcome::kInstantiated : Outcome::kUpdated, outcome));
+      }
+      const float* result = data.get();
+      if constexpr (std::is_pointer_v<decltype(value_of(i))>) {
+        if (found == Found::kAndHasTheResult) result = static_cast<const float*>(value);
+      }
+      EXPECT_EQ(read(result), elements([&](int e) { return wanted(i, e); }));
+      EXPECT_RUN(kReplayed, run());
+    }
+    EXPECT_EQ(states(cache), found != Found::kNo ? "found" : "derived");
+    if (found != Found::kNo) {
+      EXPECT_EQ(cache.stats().value_captures, 2u);
+    } else {
+      EXPECT_GE(cache.stats().value_captures, 5u);
+    }
+    EXPECT_EQ(cache.entries().size(), 1u);
+  }
+};
 
 // ---- What is found --------------------------------------------------------------------------------------------------
 
@@ -91,155 +125,88 @@ TEST_F(ValuesFoundTest, AValueIsFoundByTwoChanges) {
   EXPECT_EQ(cache.entries().size(), 1u);
 }
 
-// A way to pass a value on: run i, and what element e of the result is then.
-struct Way {
-  const char* name;
-  std::function<absl::StatusOr<Outcome>(Cache& cache, int i)> run;
-  std::function<float(int i, int e)> wanted;
-  bool is_found = true;
-  std::function<const float*(int i)> result = nullptr;  // Where it is, if not in the data.
-};
-
 TEST_F(ValuesFoundTest, EachWayToPassAValue) {
+  constexpr std::size_t kBytes = kSize * sizeof(float);
+  using enum Found;
+  const auto half = [](int i) { return __float2half(number(i)); };
+  const auto pointer = [&](int i) { return static_cast<const float*>(part(i)); };
   const auto is_number = [](int i, int) { return number(i); };
   const auto is_copy = [&](int i, int e) { return content(part(i)) + static_cast<float>(e); };
-  const auto outs = [&](int i) { return part(32 + i); };
-  constexpr std::size_t kBytes = kSize * sizeof(float);
-  // A run with this value in each way.
-  const auto with = [&](auto value_of, auto fn) {
-    return [&, value_of, fn](Cache& cache, int i) { return cache.run(key("k"), stream, values(value_of(i)), fn); };
-  };
-  const auto pointer = [&](int i) { return static_cast<const float*>(part(i)); };
-  DeviceBuffer<float> other(kParts * kPart);
-  other.write(memory.read());
-  const std::vector<Way> ways = {
-      {"a float", with(number, [&](cudaStream_t on, float v) { return fill_data(on, v); }), is_number},
-      {"a float, by the recorder",
-       with(number,
-            [&](Recorder& rec, float v) {
-              rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, v);
-            }),
-       is_number},
-      {"a float in two nodes",
-       with(number,
-            [&](cudaStream_t on, float v) {
-              CUDA_OK(fill_data(on, v));
-              return launch(add, kGrid, kBlock, on, data.get(), kSize, v);
-            }),
-       [](int i, int) { return 2 * number(i); }},
-      {"a float twice in a structure",
-       with(number,
-            [&](cudaStream_t on, float v) {
-              float* out = data.get();
-              int n = kSize;
-              Scaling by = scaling(v, part(1), v);
-              return launch_at(scale_by, on, &out, &n, &by);
-            }),
-       [&](int i, int e) { return number(i) * is_copy(1, e) + number(i); }},
-      {"a double as a float",
-       with([](int i) { return static_cast<double>(number(i)) + 1e-12; },
-            [&](cudaStream_t on, double v) { return fill_data(on, static_cast<float>(v)); }),
-       is_number},
-      {"a half",
-       with([](int i) { return __float2half(number(i)); },
-            [&](cudaStream_t on, __half v) { return launch(fill_half, kGrid, kBlock, on, data.get(), kSize, v); }),
-       is_number},
-      {"a half as a float",
-       with([](int i) { return __float2half(number(i)); },
-            [&](cudaStream_t on, __half v) { return fill_data(on, __half2float(v)); }),
-       is_number},
-      {"a bfloat16",
-       with([](int i) { return __float2bfloat16(number(i)); },
-            [&](cudaStream_t on, __nv_bfloat16 v) {
-              return launch(fill_bfloat16, kGrid, kBlock, on, data.get(), kSize, v);
-            }),
-       is_number},
-      {"a source",
-       with(pointer, [&](cudaStream_t on,
-                         const float* in) { return launch(scale, kGrid, kBlock, on, data.get(), in, kSize, 1.0f); }),
-       is_copy},
-      {"a source in a structure",
-       with(pointer,
-            [&](cudaStream_t on, const float* in) {
-              float* out = data.get();
-              int n = kSize;
-              Scaling by = scaling(3, in, 5);
-              return launch_at(scale_by, on, &out, &n, &by);
-            }),
-       [&](int i, int e) { return 3 * is_copy(i, e) + 5; }},
-      {"a result",
-       with(outs, [&](cudaStream_t on, float* out) { return launch(fill, kGrid, kBlock, on, out, kSize, 7); }),
-       [](int, int) { return 7.0f; }, true, outs},
-      {"the source of a copy",
-       with(pointer,
-            [&](cudaStream_t on, const float* in) {
-              return cudaMemcpyAsync(data.get(), in, kBytes, cudaMemcpyDeviceToDevice, on);
-            }),
-       is_copy},
-      {"the destination of a copy",
-       with([&](int i) -> void* { return part(40 + i); },
-            [&](cudaStream_t on, void* out) {
-              return cudaMemcpyAsync(out, part(0), kBytes, cudaMemcpyDeviceToDevice, on);
-            }),
-       [&](int, int e) { return is_copy(0, e); }, true, [&](int i) { return part(40 + i); }},
-      {"a set, and the source of a copy, by the recorder",
-       with([&](int i) { return part(48 + i); },
-            [&](Recorder& rec, float* at) {
-              rec.memset(at, 0, kBytes);
-              rec.memcpy(data.get(), at, kBytes);
-            }),
-       [](int, int) { return 0.0f; }},
-      // What is computed of a value.
-      {"a reciprocal", with(number, [&](cudaStream_t on, float v) { return fill_data(on, 1 / v); }),
-       [](int i, int) { return 1 / number(i); }, false},
-      {"a float as a half",
-       with(number, [&](cudaStream_t on,
-                        float v) { return launch(fill_half, kGrid, kBlock, on, data.get(), kSize, __float2half(v)); }),
-       is_number, false},
-      {"a float beside its square",
-       with(number,
-            [&](cudaStream_t on, float v) {
-              CUDA_OK(fill_data(on, v));
-              return launch(add, kGrid, kBlock, on, data.get(), kSize, v * v);
-            }),
-       [](int i, int) { return number(i) + number(i) * number(i); }, false},
-      {"an address in other memory",
-       with(pointer,
-            [&](cudaStream_t on, const float* in) {
-              return launch(scale, kGrid, kBlock, on, data.get(), other.get() + (in - part(0)), kSize, 1.0f);
-            }),
-       is_copy, false},
-      {"an odd offset",
-       with([&](int i) { return part(2 * i); },
-            [&](cudaStream_t on, const float* in) {
-              return launch(scale, kGrid, kBlock, on, data.get(), part(0) + 2 * (in - part(0)) + 3, kSize, 1.0f);
-            }),
-       [&](int i, int e) { return content(part(4 * i)) + 3 + static_cast<float>(e); }, false},
-  };
-  for (const Way& way : ways) {
-    SCOPED_TRACE(way.name);
-    Cache cache;
-    for (int i = 0; i < 6; ++i) {
-      SCOPED_TRACE(i);
-      const absl::StatusOr<Outcome> outcome = way.run(cache, i);
-      if (way.is_found) {
-        EXPECT_TRUE(learned(i, outcome));
-      } else {
-        EXPECT_TRUE(did(i == 0 ? Outcome::kInstantiated : Outcome::kUpdated, outcome));
-      }
-      std::vector<float> wanted(kSize);
-      for (int e = 0; e < kSize; ++e) wanted[static_cast<std::size_t>(e)] = way.wanted(i, e);
-      EXPECT_EQ(read(way.result ? way.result(i) : data.get()), wanted);
-      EXPECT_RUN(kReplayed, way.run(cache, i));
-    }
-    EXPECT_EQ(states(cache), way.is_found ? "found" : "derived");
-    if (way.is_found) {
-      EXPECT_EQ(cache.stats().value_captures, 2u);
-    } else {
-      EXPECT_GE(cache.stats().value_captures, 5u);
-    }
-    EXPECT_EQ(cache.entries().size(), 1u);
-  }
+
+  expect_way("a float", kYes, is_number, number, [&](cudaStream_t on, float v) { return fill_data(on, v); });
+  expect_way("a float, by the recorder", kYes, is_number, number, [&](Recorder& rec, float v) {
+    rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, v);
+  });
+  const auto is_twice = [](int i, int) { return 2 * number(i); };
+  expect_way("a float in two nodes", kYes, is_twice, number, [&](cudaStream_t on, float v) {
+    CUDA_OK(fill_data(on, v));
+    return add_to_data(on, v);
+  });
+  const auto is_scaled = [&](int i, int e) { return number(i) * is_copy(1, e) + number(i); };
+  expect_way("a float twice in a structure", kYes, is_scaled, number, [&](cudaStream_t on, float v) {
+    float* out = data.get();
+    int n = kSize;
+    Scaling by = scaling(v, part(1), v);
+    return launch_at(scale_by, on, &out, &n, &by);
+  });
+  const auto precise = [](int i) { return static_cast<double>(number(i)) + 1e-12; };
+  expect_way("a double as a float", kYes, is_number, precise,
+             [&](cudaStream_t on, double v) { return fill_data(on, static_cast<float>(v)); });
+  expect_way("a half", kYes, is_number, half,
+             [&](cudaStream_t on, __half v) { return launch(fill_half, kGrid, kBlock, on, data.get(), kSize, v); });
+  expect_way("a half as a float", kYes, is_number, half,
+             [&](cudaStream_t on, __half v) { return fill_data(on, __half2float(v)); });
+  const auto bfloat16 = [](int i) { return __float2bfloat16(number(i)); };
+  expect_way("a bfloat16", kYes, is_number, bfloat16, [&](cudaStream_t on, __nv_bfloat16 v) {
+    return launch(fill_bfloat16, kGrid, kBlock, on, data.get(), kSize, v);
+  });
+  expect_way("a source", kYes, is_copy, pointer,
+             [&](cudaStream_t on, const float* in) { return scale_to_data(on, in); });
+  const auto is_scaled_copy = [&](int i, int e) { return 3 * is_copy(i, e) + 5; };
+  expect_way("a source in a structure", kYes, is_scaled_copy, pointer, [&](cudaStream_t on, const float* in) {
+    float* out = data.get();
+    int n = kSize;
+    Scaling by = scaling(3, in, 5);
+    return launch_at(scale_by, on, &out, &n, &by);
+  });
+  const auto out = [&](int i) { return part(32 + i); };
+  const auto is_seven = [](int, int) { return 7.0f; };
+  expect_way("a result", kAndHasTheResult, is_seven, out,
+             [&](cudaStream_t on, float* to) { return launch(fill, kGrid, kBlock, on, to, kSize, 7); });
+  expect_way("the source of a copy", kYes, is_copy, pointer, [&](cudaStream_t on, const float* in) {
+    return cudaMemcpyAsync(data.get(), in, kBytes, cudaMemcpyDeviceToDevice, on);
+  });
+  const auto untyped = [&](int i) -> void* { return part(40 + i); };
+  const auto is_first = [&](int, int e) { return is_copy(0, e); };
+  expect_way("the destination of a copy", kAndHasTheResult, is_first, untyped, [&](cudaStream_t on, void* to) {
+    return cudaMemcpyAsync(to, part(0), kBytes, cudaMemcpyDeviceToDevice, on);
+  });
+  const auto is_zero = [](int, int) { return 0.0f; };
+  const auto scratch = [&](int i) { return part(48 + i); };
+  expect_way("a set, and the source of a copy, by the recorder", kYes, is_zero, scratch, [&](Recorder& rec, float* at) {
+    rec.memset(at, 0, kBytes);
+    rec.memcpy(data.get(), at, kBytes);
+  });
+
+  // What is computed of a value.
+  const auto is_reciprocal = [](int i, int) { return 1 / number(i); };
+  expect_way("a reciprocal", kNo, is_reciprocal, number,
+             [&](cudaStream_t on, float v) { return fill_data(on, 1 / v); });
+  expect_way("a float as a half", kNo, is_number, number, [&](cudaStream_t on, float v) {
+    return launch(fill_half, kGrid, kBlock, on, data.get(), kSize, __float2half(v));
+  });
+  const auto is_squared = [](int i, int) { return number(i) + number(i) * number(i); };
+  expect_way("a float beside its square", kNo, is_squared, number, [&](cudaStream_t on, float v) {
+    CUDA_OK(fill_data(on, v));
+    return add_to_data(on, v * v);
+  });
+  DeviceBuffer<float> other(memory.read());
+  expect_way("an address in other memory", kNo, is_copy, pointer,
+             [&](cudaStream_t on, const float* in) { return scale_to_data(on, other.get() + (in - part(0))); });
+  const auto even = [&](int i) { return part(2 * i); };
+  const auto is_odd_copy = [&](int i, int e) { return content(part(4 * i)) + 3 + static_cast<float>(e); };
+  expect_way("an odd offset", kNo, is_odd_copy, even,
+             [&](cudaStream_t on, const float* in) { return scale_to_data(on, part(0) + 2 * (in - part(0)) + 3); });
 }
 
 // CUDA patches no node that copies rows or slices (docs/semantics.md).
@@ -250,19 +217,17 @@ TEST_F(ValuesFoundTest, CopiesOfRowsAreCaptured) {
     Cache cache;
     for (int i = 0; i < 5; ++i) {
       float* const at = part(2 * i);
-      const absl::StatusOr<Outcome> outcome =
-          cache.run(key("k"), stream, values(at), [&](cudaStream_t on, float* from) {
-            if (!has_slices) {
-              return cudaMemcpy2DAsync(data.get(), kWidth, from, kPitch, kWidth, 2, cudaMemcpyDeviceToDevice, on);
-            }
-            cudaMemcpy3DParms copy = {};
-            copy.srcPtr = {from, kPitch, kPitch, 1};
-            copy.dstPtr = {data.get(), kWidth, kWidth, 1};
-            copy.extent = {kWidth, 1, 2};
-            copy.kind = cudaMemcpyDeviceToDevice;
-            return cudaMemcpy3DAsync(&copy, on);
-          });
-      EXPECT_TRUE(i == 0 ? did(Outcome::kInstantiated, outcome) : captured(outcome)) << i;
+      EXPECT_TRUE(recorded(i, cache.run(key("k"), stream, values(at), [&](cudaStream_t on, float* from) {
+        if (!has_slices) {
+          return cudaMemcpy2DAsync(data.get(), kWidth, from, kPitch, kWidth, 2, cudaMemcpyDeviceToDevice, on);
+        }
+        cudaMemcpy3DParms copy = {};
+        copy.srcPtr = {from, kPitch, kPitch, 1};
+        copy.dstPtr = {data.get(), kWidth, kWidth, 1};
+        copy.extent = {kWidth, 1, 2};
+        copy.kind = cudaMemcpyDeviceToDevice;
+        return cudaMemcpy3DAsync(&copy, on);
+      }))) << i;
       const std::vector<float> found = data.read();
       for (int e = 0; e < 80; ++e) {
         ASSERT_EQ(found[static_cast<std::size_t>(e)], content(at) + static_cast<float>(e < 40 ? e : kPart + e - 40));
@@ -282,16 +247,14 @@ TEST_F(ValuesFoundTest, SetsOfRowsAndOfWideElementsAreFound) {
       for (int i = 0; i < 6; ++i) {
         float* const at = part(2 * i);
         const float before = content(at);
-        const absl::StatusOr<Outcome> outcome =
-            cache.run(key("k"), stream, values(at), [&](cudaStream_t on, float* to) {
-              return add_set(on, {.dst = to + 4,
-                                  .pitch = kPart * sizeof(float),
-                                  .value = number,
-                                  .elementSize = element,
-                                  .width = kWords * sizeof(float) / element,
-                                  .height = rows});
-            });
-        EXPECT_TRUE(learned(i, outcome));
+        EXPECT_TRUE(learned(i, cache.run(key("k"), stream, values(at), [&](cudaStream_t on, float* to) {
+          return add_set(on, {.dst = to + 4,
+                              .pitch = kPart * sizeof(float),
+                              .value = number,
+                              .elementSize = element,
+                              .width = kWords * sizeof(float) / element,
+                              .height = rows});
+        })));
         const std::vector<float> found = read(at, 2 * kPart);
         for (unsigned e = 0; e < 2 * kPart; ++e) {
           const bool is_set = e / kPart < rows && e % kPart >= 4 && e % kPart < 4 + kWords;
@@ -309,16 +272,15 @@ TEST_F(ValuesFoundTest, NumbersThatAreSetAreFound) {
     Cache cache;
     for (int i = 0; i < 6; ++i) {
       const float v = 0.1f + number(i);
-      const absl::StatusOr<Outcome> outcome =
-          cache.run(key("k"), stream, values(v, part(2 * i)), [&](cudaStream_t on, float by, float* to) {
+      EXPECT_TRUE(
+          learned(i, cache.run(key("k"), stream, values(v, part(2 * i)), [&](cudaStream_t on, float by, float* to) {
             return add_set(on, {.dst = to,
                                 .pitch = kPart * sizeof(float),
                                 .value = bits(by),
                                 .elementSize = sizeof(float),
                                 .width = kPart,
                                 .height = rows});
-          });
-      EXPECT_TRUE(learned(i, outcome));
+          })));
       const int count = static_cast<int>(rows) * kPart;
       EXPECT_EQ(read(part(2 * i), count), std::vector<float>(static_cast<std::size_t>(count), v));
     }
@@ -332,11 +294,9 @@ TEST_F(ValuesFoundTest, FloatsAreFoundAsDoublesAndDoublesAsFloats) {
   for (int i = 0; i < 6; ++i) {
     const float f = 0.1f + static_cast<float>(i);
     const double d = 0.1 * (i + 17);
-    const absl::StatusOr<Outcome> outcome =
-        cache.run(key("k"), stream, values(f, d), [&](cudaStream_t on, float a, double b) {
-          return launch(many, 1, 1, on, out.get(), 'a', a, 3, static_cast<float>(b), 5, 6, 7, a, 9, b);
-        });
-    EXPECT_TRUE(learned(i, outcome));
+    EXPECT_TRUE(learned(i, cache.run(key("k"), stream, values(f, d), [&](cudaStream_t on, float a, double b) {
+      return launch(many, 1, 1, on, out.get(), 'a', a, 3, static_cast<float>(b), 5, 6, 7, a, 9, b);
+    })));
     EXPECT_EQ(out.read(), (std::vector<double>{97, f, 3, static_cast<float>(d), 5, 6, 7, f, 9, d}));
   }
   EXPECT_EQ(states(cache), "found found");
@@ -361,15 +321,7 @@ TEST_F(ValuesFoundTest, BitsArriveAsTheyAre) {
 
 TEST_F(ValuesFoundTest, EachValueIsFoundByItself) {
   Cache cache;
-  const auto run = [&](float a, float b) {
-    const absl::StatusOr<Outcome> outcome =
-        cache.run(key("k"), stream, values(a, b), [&](cudaStream_t on, float x, float y) {
-          CUDA_OK(fill_data(on, x));
-          return launch(add, kGrid, kBlock, on, data.get(), kSize, y);
-        });
-    expect_data(a + b);
-    return outcome;
-  };
+  const auto run = [&](float a, float b) { return run_sum(cache, a, b); };
   EXPECT_RUN(kInstantiated, run(2, 10));
   EXPECT_RUN(kUpdated, run(3, 10));
   EXPECT_RUN(kInstantiated, run(4, 10));
@@ -437,7 +389,7 @@ TEST_F(ValuesFoundTest, EqualValuesAreFoundTogetherWhileTheyAreEqual) {
     const absl::StatusOr<Outcome> outcome =
         cache.run(key("k"), stream, values(a, b), [&](cudaStream_t on, float x, float y) {
           CUDA_OK(fill_data(on, x));
-          return launch(scale, kGrid, kBlock, on, data.get(), data.get(), kSize, y);
+          return scale_to_data(on, data.get(), y);
         });
     expect_data(a * b);
     return outcome;
@@ -461,7 +413,7 @@ TEST_F(ValuesFoundTest, ConstantsOfTheProgramStay) {
     for (const float v : row) {
       EXPECT_TRUE(learned(i++, cache.run(key("k"), stream, values(v), [&](cudaStream_t on, float value) {
         CUDA_OK(fill_data(on, 5));
-        return launch(scale, kGrid, kBlock, on, data.get(), data.get(), kSize, value);
+        return scale_to_data(on, data.get(), value);
       })));
       expect_data(5 * v);
     }
@@ -471,12 +423,11 @@ TEST_F(ValuesFoundTest, ConstantsOfTheProgramStay) {
 TEST_F(ValuesFoundTest, AValueThatIsNotUsed) {
   Cache cache;
   for (int i = 0; i < 6; ++i) {
-    const absl::StatusOr<Outcome> outcome =
-        cache.run(key("k"), stream, values(number(i), part(i)), [&](cudaStream_t on, float, const float* in) {
+    EXPECT_TRUE(learned(
+        i, cache.run(key("k"), stream, values(number(i), part(i)), [&](cudaStream_t on, float, const float* in) {
           ++calls;
-          return launch(scale, kGrid, kBlock, on, data.get(), in, kSize, 1.0f);
-        });
-    EXPECT_TRUE(learned(i, outcome));
+          return scale_to_data(on, in);
+        })));
     expect_copy_of(part(i));
   }
   EXPECT_EQ(states(cache), "found found");
@@ -517,56 +468,40 @@ TEST_F(ValuesFoundTest, BuffersThatSwapOrMoveTogether) {
 // ---- Runs that break the contract before a value is found -----------------------------------------------------------
 
 TEST_F(ValuesFoundTest, WhatIsNotYetFoundIsRightWhateverFnDoes) {
-  const auto clamp = [&](cudaStream_t on, float v) { CUDA_OK(fill_data(on, std::min(v, 10.0f))); };
-  const auto twice = [&](cudaStream_t on, float v) {
-    CUDA_OK(fill_data(on, v));
-    if (v > 10) {
-      CUDA_OK(launch(add, kGrid, kBlock, on, data.get(), kSize, v));
-    }
-  };
-  const auto other = [&](cudaStream_t on, float v) {
-    CUDA_OK(fill_data(on, 1));
-    CUDA_OK(launch(v > 10 ? add : fill, kGrid, kBlock, on, data.get(), kSize, v));
-  };
-  const auto grid = [&](cudaStream_t on, float v) {
-    CUDA_OK(fill_data(on, 1));
-    CUDA_OK(launch(fill, v > 10 ? 1 : 2, kBlock, on, data.get(), kSize, v));
-  };
-  const auto all_are = [](float v) { return std::vector<float>(kSize, v); };
-  const auto half_of = [](float v) {
-    std::vector<float> wanted(kSize, 1.0f);
-    std::fill_n(wanted.begin(), v > 10 ? static_cast<int>(kBlock.x) : kSize, v);
-    return wanted;
-  };
-  struct Case {
-    const char* name;
-    std::function<void(cudaStream_t, float)> fn;
-    std::function<std::vector<float>(float)> wanted;
-  };
-  const std::vector<Case> cases = {
-      {"a clamp", clamp, [&](float v) { return all_are(std::min(v, 10.0f)); }},
-      {"another number of nodes", twice, [&](float v) { return all_are(v > 10 ? 2 * v : v); }},
-      {"another kernel", other, [&](float v) { return all_are(v > 10 ? v + 1 : v); }},
-      {"another grid", grid, half_of},
-  };
-  for (const Case& one : cases) {
+  const auto expect_right = [&](const char* name, const auto& wanted, const auto& fn) {
+    SCOPED_TRACE(name);
     // In no row do two values in turn show what is found at last.
     for (const std::vector<float>& row : {std::vector<float>{2, 3, 20, 4, 21, 5, 22, 6, 23},
                                           {20, 2, 30, 3, 40},
                                           {20, 21, 2, 22},
                                           {2, 3, 20, 21, 22},
                                           {20, 10, 5, 30}}) {
-      SCOPED_TRACE(one.name);
       Cache cache;
       for (const float v : row) {
-        const absl::StatusOr<Outcome> outcome =
-            cache.run(key("k"), stream, values(v), [&](cudaStream_t on, float value) { one.fn(on, value); });
+        const absl::StatusOr<Outcome> outcome = cache.run(key("k"), stream, values(v), fn);
         ASSERT_TRUE(outcome.ok()) << outcome.status();
         EXPECT_FALSE(is_hit(*outcome)) << v;
-        EXPECT_EQ(data.read(), one.wanted(v)) << v;
+        EXPECT_EQ(data.read(), elements([&](int e) { return wanted(v, e); })) << v;
       }
     }
-  }
+  };
+  const auto clamped = [](float v, int) { return std::min(v, 10.0f); };
+  expect_right("a clamp", clamped, [&](cudaStream_t on, float v) { return fill_data(on, std::min(v, 10.0f)); });
+  const auto perhaps_twice = [](float v, int) { return v > 10 ? 2 * v : v; };
+  expect_right("another number of nodes", perhaps_twice, [&](cudaStream_t on, float v) {
+    CUDA_OK(fill_data(on, v));
+    return v > 10 ? add_to_data(on, v) : cudaSuccess;
+  });
+  const auto perhaps_added = [](float v, int) { return v > 10 ? v + 1 : v; };
+  expect_right("another kernel", perhaps_added, [&](cudaStream_t on, float v) {
+    CUDA_OK(fill_data(on, 1));
+    return v > 10 ? add_to_data(on, v) : fill_data(on, v);
+  });
+  const auto perhaps_half = [](float v, int e) { return v > 10 && e >= static_cast<int>(kBlock.x) ? 1 : v; };
+  expect_right("another grid", perhaps_half, [&](cudaStream_t on, float v) {
+    CUDA_OK(fill_data(on, 1));
+    return launch(fill, v > 10 ? 1 : 2, kBlock, on, data.get(), kSize, v);
+  });
 }
 
 TEST_F(ValuesFoundTest, AfterSomeGraphsThatCannotBeComparedNothingIsLearned) {
@@ -577,7 +512,7 @@ TEST_F(ValuesFoundTest, AfterSomeGraphsThatCannotBeComparedNothingIsLearned) {
       const absl::StatusOr<Outcome> outcome =
           cache.run(key("k"), stream, values(number(i)), [&](cudaStream_t on, float v) {
             CUDA_OK(fill_data(on, v));
-            return is_long ? launch(add, kGrid, kBlock, on, data.get(), kSize, 1) : cudaSuccess;
+            return is_long ? add_to_data(on, 1) : cudaSuccess;
           });
       EXPECT_TRUE(others == 3 && i == others + 3 ? did(Outcome::kPatched, outcome) : captured(outcome)) << i;
       expect_data(number(i) + (is_long ? 1 : 0));
@@ -612,12 +547,10 @@ class ValuesChosenTest : public ValuesTest {
     for (const bool passes_second : {false, true}) {  // Whether the second one is also an argument of its own.
       Cache cache;
       for (const auto& [a, b] : row) {
-        const absl::StatusOr<Outcome> outcome =
-            cache.run(key("k"), stream, values(a, b), [&](cudaStream_t on, float x, float y) {
-              CUDA_OK(fill_data(on, choose(x, y)));
-              return passes_second ? launch(fill, kGrid, kBlock, on, part(0), kSize, y) : cudaSuccess;
-            });
-        ASSERT_TRUE(outcome.ok()) << outcome.status();
+        ASSERT_SUCCESS(cache.run(key("k"), stream, values(a, b), [&](cudaStream_t on, float x, float y) {
+          CUDA_OK(fill_data(on, choose(x, y)));
+          return passes_second ? launch(fill, kGrid, kBlock, on, part(0), kSize, y) : cudaSuccess;
+        }));
         EXPECT_EQ(data.first(), choose(a, b)) << a << ", " << b;
         if (passes_second) {
           EXPECT_EQ(read(part(0), 1).at(0), b);
@@ -680,13 +613,9 @@ TEST_F(ValuesFoundTest, AValueThatIsRoundedMoreIsNotFoundNowhere) {
     Cache cache;
     for (const int i : row) {
       const float v = 3 + static_cast<float>(i) / 1024;
-      EXPECT_TRUE(cache
-                      .run(key("k"), stream, values(v),
-                           [&](cudaStream_t on, float value) {
-                             return launch(fill_bfloat16, kGrid, kBlock, on, data.get(), kSize,
-                                           __float2bfloat16(value));
-                           })
-                      .ok());
+      EXPECT_SUCCESS(cache.run(key("k"), stream, values(v), [&](cudaStream_t on, float value) {
+        return launch(fill_bfloat16, kGrid, kBlock, on, data.get(), kSize, __float2bfloat16(value));
+      }));
       expect_data(__bfloat162float(__float2bfloat16(v)));
     }
   }
@@ -696,15 +625,12 @@ TEST_F(ValuesFoundTest, FnGetsNoValuesOfEarlierRuns) {
   Cache cache;
   int undefined = 0;
   for (int i = 0; i < 6; ++i) {
-    EXPECT_TRUE(cache
-                    .run(key("k"), stream, values(number(i), part(i)),
-                         [&](cudaStream_t on, float v, float* to) {
-                           EXPECT_EQ(v, number(i));
-                           EXPECT_EQ(to, part(i));
-                           CUDA_OK(launch(fill, kGrid, kBlock, on, to, kSize, 1 / v));
-                           return fill_data(on, static_cast<float>(std::min(undefined++, 1)));
-                         })
-                    .ok());
+    EXPECT_SUCCESS(cache.run(key("k"), stream, values(number(i), part(i)), [&](cudaStream_t on, float v, float* to) {
+      EXPECT_EQ(v, number(i));
+      EXPECT_EQ(to, part(i));
+      CUDA_OK(launch(fill, kGrid, kBlock, on, to, kSize, 1 / v));
+      return fill_data(on, static_cast<float>(std::min(undefined++, 1)));
+    }));
     EXPECT_EQ(read(part(i)), std::vector<float>(kSize, 1 / number(i)));
   }
 }
@@ -713,13 +639,10 @@ TEST_F(ValuesFoundTest, AValueThatChangesWithoutADerivedWordIsNoSuspect) {
   Cache cache;
   const float all[][2] = {{2, 2}, {3, 4}, {4, 4}, {5, 4}, {6, 4}, {6, 8}, {7, 8}};
   for (const auto& [a, b] : all) {
-    EXPECT_TRUE(cache
-                    .run(key("k"), stream, values(a, b),
-                         [&](cudaStream_t on, float x, float y) {
-                           CUDA_OK(fill_data(on, x));
-                           return launch(add, kGrid, kBlock, on, data.get(), kSize, 1 / y);
-                         })
-                    .ok());
+    EXPECT_SUCCESS(cache.run(key("k"), stream, values(a, b), [&](cudaStream_t on, float x, float y) {
+      CUDA_OK(fill_data(on, x));
+      return add_to_data(on, 1 / y);
+    }));
     expect_data(a + 1 / b);
   }
   EXPECT_EQ(states(cache), "found derived");
@@ -730,15 +653,11 @@ TEST_F(ValuesFoundTest, OffsetsOfPointersAreKept) {
   const auto sum = [&](const float* p, const float* q, int e) { return content(p) + content(q) + 2.0f * e; };
   for (int i = 0; i < 10; ++i) {
     const float *const p = part(i), *const q = part(63 - i);
-    const absl::StatusOr<Outcome> outcome =
-        cache.run(key("k"), stream, values(p, q), [&](cudaStream_t on, const float* a, const float* b) {
-          CUDA_OK(launch(scale, kGrid, kBlock, on, data.get(), a + 3, kSize, 1));
-          return launch(axpy, kGrid, kBlock, on, data.get(), b + 28, kSize, 1);
-        });
-    ASSERT_TRUE(outcome.ok()) << outcome.status();
-    std::vector<float> wanted(kSize);
-    for (int e = 0; e < kSize; ++e) wanted[static_cast<std::size_t>(e)] = sum(p + 3, q + 28, e);
-    EXPECT_EQ(data.read(), wanted) << i;
+    ASSERT_SUCCESS(cache.run(key("k"), stream, values(p, q), [&](cudaStream_t on, const float* a, const float* b) {
+      CUDA_OK(scale_to_data(on, a + 3));
+      return launch(axpy, kGrid, kBlock, on, data.get(), b + 28, kSize, 1);
+    }));
+    EXPECT_EQ(data.read(), elements([&](int e) { return sum(p + 3, q + 28, e); })) << i;
   }
 }
 
@@ -754,8 +673,8 @@ TEST_F(ValuesFoundTest, NoiseHindersNoValue) {
   const auto address = [&](cudaStream_t on, float v) {  // It is not read.
     float local = 0;
     CUDA_OK(launch(scale, kGrid, kBlock, on, data.get(), &local, 0, 1));
-    CUDA_OK(launch(scale, kGrid, kBlock, on, data.get(), part(0), kSize, v));
-    return launch(add, kGrid, kBlock, on, data.get(), kSize, 1);
+    CUDA_OK(scale_to_data(on, part(0), v));
+    return add_to_data(on, 1);
   };
   const auto late = [&](cudaStream_t on, float v) {  // The second byte differs between two equal recordings, once.
     constexpr unsigned char kSecond[] = {0, 0, 0, 7, 8};
@@ -800,10 +719,7 @@ TEST_F(ValuesFoundTest, RandomRunsAreRight) {
     // Some worlds have few identities, others more than are kept.
     const std::vector<float> numbers = seed % 2 == 0 ? std::vector<float>{2, 3, 4, -5} : std::vector<float>{0, 1, 2, 3};
     const int ins = seed % 3 == 0 ? 1 : 4, outs = 4;
-    Options options;
-    options.max_executables = 1 + static_cast<int>(below(3));
-    options.share = static_cast<Share>(below(3));
-    Cache cache(options);
+    Cache cache({.max_executables = 1 + static_cast<int>(below(3)), .share = static_cast<Share>(below(3))});
     float a = 2, b = 3;
     double c = 4;
     const float *p = part(0), *q = part(8);
@@ -818,7 +734,7 @@ TEST_F(ValuesFoundTest, RandomRunsAreRight) {
       if (below(3) == 0) out = part(16 + static_cast<int>(below(static_cast<std::size_t>(outs))));
       if (below(30) == 0) cache.erase(key("k", which));
       const float constant = static_cast<float>(which + 2);
-      const absl::StatusOr<Outcome> outcome =
+      ASSERT_SUCCESS(
           cache.run(key("k", which), stream, values(a, p, b, c, q, out),
                     [&](cudaStream_t on, float va, const float* vp, float vb, double vc, const float* vq, float* to) {
                       int n = kSize;
@@ -829,15 +745,12 @@ TEST_F(ValuesFoundTest, RandomRunsAreRight) {
                       CUDA_OK(launch_at(scale_by, on, &scratch, &n, &by));
                       CUDA_OK(launch(axpy, kGrid, kBlock, on, to, scratch, kSize, 1));
                       return launch(add, kGrid, kBlock, on, to, kSize, static_cast<float>(vc));
-                    });
-      ASSERT_TRUE(outcome.ok()) << outcome.status();
-      std::vector<float> wanted(kSize);
-      for (int e = 0; e < kSize; ++e) {
-        wanted[static_cast<std::size_t>(e)] = a + b * (content(p) + static_cast<float>(e)) +
-                                              (b * (content(q) + static_cast<float>(e)) + constant) +
-                                              static_cast<float>(c);
-      }
-      ASSERT_EQ(read(out), wanted) << "step " << step;
+                    }));
+      const auto wanted = [&](int element) {
+        const auto e = static_cast<float>(element);
+        return a + b * (content(p) + e) + (b * (content(q) + e) + constant) + static_cast<float>(c);
+      };
+      ASSERT_EQ(read(out), elements(wanted)) << "step " << step;
     }
     hits += cache.stats().hits();
     captures += cache.stats().value_captures;

@@ -7,11 +7,9 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdint>
 #include <functional>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "graphcache/hostrt.h"
 #include "support.h"
@@ -67,30 +65,22 @@ class HandlesTest : public testing::Test {
   bool met_ = false;
 };
 
-TEST_F(HandlesTest, ACloneWaitsForTheDestructionOfAnother) {
-  OwnedGraph graph = make_graph();
-  EXPECT_FALSE(meets_destruction(clone_of(graph), [&] { clone_of(graph); }));
-}
-
-TEST_F(HandlesTest, TheDestructionOfACloneWaitsForThatOfAnother) {
+TEST_F(HandlesTest, RelativesAreMadeAndDestroyedOneAfterTheOther) {
   OwnedGraph graph = make_graph();
   OwnedGraph another = clone_of(graph);
-  EXPECT_FALSE(meets_destruction(clone_of(graph), [&] { const OwnedGraph destroyed = std::move(another); }));
-}
-
-TEST_F(HandlesTest, AnInstantiationWaitsForTheDestructionOfAClone) {
-  OwnedGraph graph = make_graph();
-  EXPECT_FALSE(meets_destruction(clone_of(graph), [&] {
-    GraphExec executable;
-    CUDA_OK(instantiate(graph, 0, &executable));
-  }));
-}
-
-TEST_F(HandlesTest, TheDestructionOfAnExecutableWaitsForThatOfAClone) {
-  OwnedGraph graph = make_graph();
   GraphExec executable;
   CUDA_OK(instantiate(graph, 0, &executable));
-  EXPECT_FALSE(meets_destruction(clone_of(graph), [&] { const GraphExec destroyed = std::move(executable); }));
+  const auto instantiate_it = [&] {
+    GraphExec made;
+    CUDA_OK(instantiate(graph, 0, &made));
+  };
+  const std::pair<const char*, std::function<void()>> calls[] = {
+      {"cloning", [&] { clone_of(graph); }},
+      {"destroying a clone", [&] { const OwnedGraph destroyed = std::move(another); }},
+      {"instantiating", instantiate_it},
+      {"destroying an executable", [&] { const GraphExec destroyed = std::move(executable); }},
+  };
+  for (const auto& [name, call] : calls) EXPECT_FALSE(meets_destruction(clone_of(graph), call)) << name;
 }
 
 TEST_F(HandlesTest, ACloneOutlivesItsOriginal) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -58,6 +59,13 @@ inline std::string why_not_diagnosed() {
 }
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+// Whether a text has all of these parts.
+inline testing::AssertionResult has(const std::string& text, std::initializer_list<std::string> parts) {
+  for (const std::string& part : parts) {
+    if (!contains(text, part)) return testing::AssertionFailure() << "\"" << text << "\" lacks: " << part;
+  }
+  return testing::AssertionSuccess();
+}
 
 class DiagnoseTest : public CacheTest {
  protected:

@@ -21,17 +21,14 @@ TEST_F(MistakesStraysTest, WorkOutsideOfTheCaptureIsListed) {
   DeviceBuffer<float> aside(kSize), cleared(kSize, 5), source(kSize, 9), copied(kSize), at_once(kSize);
   Cache cache(diagnosing());
   for (int run = 1; run <= 3; ++run) {
-    EXPECT_TRUE(cache
-                    .run(key("k"), stream,
-                         [&](cudaStream_t on) {
-                           CUDA_OK(add_one(on));
-                           for (int i = 0; i < 40; ++i) add_aside(aside.get(), nullptr);
-                           clear_aside(cleared.get(), other);
-                           copy_aside(copied.get(), source.get(), other);
-                           EXPECT_TRUE(copy_at_once(at_once.get(), 4));
-                           CUDA_OK(add_one(on));
-                         })
-                    .ok());
+    EXPECT_SUCCESS(cache.run(key("k"), stream, [&](cudaStream_t on) {
+      CUDA_OK(add_one(on));
+      for (int i = 0; i < 40; ++i) add_aside(aside.get(), nullptr);
+      clear_aside(cleared.get(), other);
+      copy_aside(copied.get(), source.get(), other);
+      EXPECT_TRUE(copy_at_once(at_once.get(), 4));
+      CUDA_OK(add_one(on));
+    }));
     expect_sum(static_cast<float>(2 * run));
   }
   EXPECT_EQ(aside.read(), std::vector<float>(kSize, 40)) << "in the run that captured";
@@ -52,9 +49,8 @@ TEST_F(MistakesStraysTest, WorkOutsideOfTheCaptureIsListed) {
   EXPECT_TRUE(contains(to_string(cache.entries()[0]), strays[2]));
   ASSERT_EQ(lines.size(), 4u);
   for (std::size_t i = 0; i < lines.size(); ++i) {
-    EXPECT_TRUE(contains(lines[i], strays[i] + ": it runs now, and no replay repeats it: enqueue it on rec.stream(), "
-                                               "or let its stream wait for an event of rec.stream() before"))
-        << lines[i];
+    EXPECT_TRUE(has(lines[i], {strays[i] + ": it runs now, and no replay repeats it: enqueue it on rec.stream(), "
+                                           "or let its stream wait for an event of rec.stream() before"}));
   }
 }
 
@@ -100,15 +96,12 @@ TEST_F(MistakesStraysTest, AKeyThatIsCapturedAgainIsLoggedOnce) {
 
 TEST_F(MistakesStraysTest, ForkedWorkAndWorkOfOthersAreNotListed) {
   Stream side, of_thread;
-  Event fork, join;
   DeviceBuffer<float> aside(kSize), of_others(kSize);
   Cache cache(diagnosing());
   EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, [&](cudaStream_t on) {
-    CUDA_OK(cudaEventRecord(fork, on));
-    CUDA_OK(cudaStreamWaitEvent(side, fork, 0));
+    let_follow(side, on);
     add_aside(aside.get(), side);
-    CUDA_OK(cudaEventRecord(join, side));
-    CUDA_OK(cudaStreamWaitEvent(on, join, 0));
+    let_follow(on, side);
     std::thread([&] { add_aside(of_others.get(), of_thread); }).join();
     return add_one(on);
   }));
@@ -126,8 +119,7 @@ TEST_F(MistakesStraysTest, StraysOfAnEmptyCaptureAreInItsError) {
     expect_sum(static_cast<float>(run));
   }
   const EntryInfo entry = cache.entries()[0];
-  EXPECT_TRUE(contains(entry.error, "fn enqueued nothing on its stream")) << entry.error;
-  EXPECT_TRUE(contains(entry.error, " was launched by ")) << entry.error;
+  EXPECT_TRUE(has(entry.error, {"fn enqueued nothing on its stream", " was launched by "}));
   EXPECT_TRUE(entry.stray_work.empty()) << "each run repeats it";
 }
 
@@ -173,8 +165,7 @@ TEST_F(MistakesStraysTest, ACacheWorksWithoutTheComponent) {
   EXPECT_RUN(kInstantiated, run_add(cache, key("k")));  // It is looked for in the first run.
   ASSERT_EQ(unsetenv("GRAPHCACHE_DIAGNOSE"), 0);
   ASSERT_EQ(lines.size(), 1u);
-  EXPECT_TRUE(contains(lines[0], "captures are not diagnosed: ")) << lines[0];
-  EXPECT_TRUE(contains(lines[0], "/nowhere/libgraphcache_diagnose.so")) << lines[0];
+  EXPECT_TRUE(has(lines[0], {"captures are not diagnosed: ", "/nowhere/libgraphcache_diagnose.so"}));
   EXPECT_RUN(kReplayed, run_add(cache, key("k")));
   expect_sum(2);
 }

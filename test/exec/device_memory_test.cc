@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <vector>
@@ -40,7 +39,7 @@ class DeviceMemoryTest : public StreamTest {
         EXPECT_RUN(kInstantiated, cache.run(key("k", nodes, i), stream, enqueue));
       } else {
         const absl::Status status = cache.warm(key("k", nodes, i), stream, params(), enqueue);
-        EXPECT_TRUE(status.ok()) << status;
+        EXPECT_SUCCESS(status);
       }
     }
   }
@@ -49,9 +48,7 @@ class DeviceMemoryTest : public StreamTest {
 };
 
 TEST_F(DeviceMemoryTest, EstimateIsTheMemoryOfExecutables) {
-  Options options;
-  force(&options, Sharing::kNever);
-  options.max_executables = options.max_templates = 1024;
+  Options options = forced(Sharing::kNever, {.max_executables = 1024, .max_templates = 1024});
   Cache first(options);  // allocates the context, the module, and the driver's memory for any graphs
   fill(first, kExecutables, 1, true);
   CUDA_OK(cudaStreamSynchronize(stream));
@@ -88,19 +85,14 @@ TEST_F(DeviceMemoryTest, EstimateIsTheMemoryOfExecutables) {
 
 // One executable for a whole family: the memory that sharing saves.
 TEST_F(DeviceMemoryTest, SiblingsTakeTheMemoryOfOne) {
-  Options options;
-  force(&options, Sharing::kUpdatesAcross);
-  Cache cache(options);
+  Cache cache(forced(Sharing::kUpdatesAcross));
   const std::size_t before = free_bytes();
   for (int i = 0; i < kExecutables; ++i) {
-    EXPECT_TRUE(cache
-                    .run(key("k", i), stream,
-                         [&, i](Recorder& rec) {
-                           for (int n = 0; n < 1000; ++n) {
-                             rec.launch(axpy, {2, 64}, out.get(), in.get(), 100, static_cast<float>(i + n));
-                           }
-                         })
-                    .ok());
+    EXPECT_SUCCESS(cache.run(key("k", i), stream, [&, i](Recorder& rec) {
+      for (int n = 0; n < 1000; ++n) {
+        rec.launch(axpy, {2, 64}, out.get(), in.get(), 100, static_cast<float>(i + n));
+      }
+    }));
   }
   const std::size_t after = free_bytes();
   EXPECT_EQ(cache.stats().live_executables, 1u);

@@ -16,11 +16,7 @@ namespace {
 constexpr int kFew = 8;
 constexpr dim3 kFewThreads(8);
 
-Options device_updated() {
-  Options options;
-  force(Patching::kDeviceUpdated);
-  return options;
-}
+Options device_updated() { return forced(Patching::kDeviceUpdated); }
 
 class DeviceUpdatedFailuresTest : public testing::Test {
  protected:
@@ -94,7 +90,7 @@ TEST_F(DeviceUpdatedFailuresTest, EveryCallMayFail) {
               ASSERT_EQ(data.read(), std::vector<float>(kFew, static_cast<float>(20 * nth + 6)))
                   << function << ", call " << nth;
             }
-            EXPECT_TRUE(run(cache, stream, data.get(), 5).ok()) << function << ", call " << nth;
+            EXPECT_SUCCESS(run(cache, stream, data.get(), 5)) << function << ", call " << nth;
             ASSERT_EQ(data.read(), std::vector<float>(kFew, 10));
             cudaGetLastError();
           }
@@ -114,7 +110,7 @@ TEST_F(DeviceUpdatedFailuresTest, AHitMakesOneCallAndOneMoreForAllThatChanged) {
   Stream stream;
   Cache cache(device_updated());
   DeviceBuffer<float> data(kFew);
-  ASSERT_TRUE(run(cache, stream, data.get(), 1).ok());
+  ASSERT_SUCCESS(run(cache, stream, data.get(), 1));
   hostrt::reset_calls();
   EXPECT_RUN(kReplayed, run(cache, stream, data.get(), 1));
   EXPECT_EQ(hostrt::calls(), 1u);
@@ -125,12 +121,9 @@ TEST_F(DeviceUpdatedFailuresTest, AHitMakesOneCallAndOneMoreForAllThatChanged) {
 // Their launches write to their nodes, so they wait, however many are evicted.
 TEST_F(DeviceUpdatedFailuresTest, NoneIsDestroyedInFlight) {
   constexpr int kKeys = 80;  // more than the number of others that may wait
-  Options options = device_updated();
-  options.max_executables = 1;
-  force(&options, Sharing::kNever);
-  Stream stream, other;
+  Stream stream;
   DeviceBuffer<float> data(kFew);
-  Cache cache(options);
+  Cache cache(forced(Patching::kDeviceUpdated, unshared(1)));
   hostrt::hold(stream);
   for (int i = 0; i < kKeys; ++i) {
     EXPECT_RUN(kInstantiated, cache.run(key("k", i), stream, params(1.0f), [&](Recorder& rec, Slot<float> v) {

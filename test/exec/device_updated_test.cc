@@ -2,12 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cstdint>
 #include <random>
 #include <vector>
 
 #include "graphcache/graphcache.h"
 #include "kernels.h"
+#include "sharing_support.h"
 #include "support.h"
 
 namespace graphcache::test {
@@ -19,11 +19,7 @@ constexpr dim3 kBlock(64);
 class DeviceUpdatedTest : public StreamTest {
  protected:
   static Options options(int max_executables = 64) {
-    Options options;
-    force(Patching::kDeviceUpdated);
-    options.max_executables = max_executables;
-    force(&options, Sharing::kNever);
-    return options;
+    return forced(Patching::kDeviceUpdated, unshared(max_executables));
   }
 
   Cache cache{options()};
@@ -99,69 +95,30 @@ TEST_F(DeviceUpdatedTest, ThousandsOfRunsInFlightEachWithItsOwn) {
         cache.run(key("k"), stream, params(factor, addend), [&](Recorder& rec, Slot<int> f, Slot<int> add) {
           for (int i = 0; i < kNodes; ++i) rec.launch(blend, {1, kBlock}, data.get(), kSize, f, add);
         });
-    ASSERT_TRUE(outcome.ok()) << outcome.status();
-    for (int i = 0; i < kNodes; ++i) {
-      for (int k = 0; k < kSize; ++k) {
-        wanted[k] = static_cast<int>(static_cast<unsigned>(factor) * static_cast<unsigned>(wanted[k]) +
-                                     static_cast<unsigned>(addend + k));
-      }
-    }
+    ASSERT_SUCCESS(outcome);
+    for (int i = 0; i < kNodes; ++i) blend_here(wanted.data(), kSize, factor, addend);
   }
   EXPECT_EQ(data.read(), wanted);
 }
 
-// More bytes of values than the smaller updater kernels take.
-TEST_F(DeviceUpdatedTest, ManyBytesOfValues) {
-  DeviceBuffer<Mixed> out(6);
-  for (int run = 0; run < 3; ++run) {
-    std::array<Mixed, 6> m{};
-    for (int i = 0; i < 6; ++i) m[i] = {'x', run + 0.25 * i, 0, {run, i, run * i}, 0};
-    const auto outcome = cache.run(
-        key("k"), stream, params(m[0], m[1], m[2], m[3], m[4], m[5]),
-        [&](Recorder& rec, Slot<Mixed> a, Slot<Mixed> b, Slot<Mixed> c, Slot<Mixed> d, Slot<Mixed> e, Slot<Mixed> f) {
-          const Slot<Mixed> slots[] = {a, b, c, d, e, f};
-          for (int i = 0; i < 6; ++i) rec.launch(copy_struct, {1, 1}, out.get() + i, slots[i]);
-        });
-    EXPECT_TRUE(did(run == 0 ? Outcome::kInstantiated : Outcome::kPatched, outcome));
-    const std::vector<Mixed> got = out.read();
-    for (int i = 0; i < 6; ++i) {
-      EXPECT_EQ(got[i].real, m[i].real);
-      EXPECT_EQ(got[i].numbers[1], i);
-      EXPECT_EQ(got[i].numbers[2], run * i);
-    }
-  }
-  EXPECT_EQ(cache.stats().refused_device_updates, 0u);
-}
-
 // Sharing is tested in shared_table_test.cc.
-TEST_F(DeviceUpdatedTest, KeysOfOneShapeEachHaveTheirOwn) {
+TEST_F(DeviceUpdatedTest, KeysOfOneShapeEachHaveTheirOwnAndEvictedOnesAreRestored) {
   DeviceBuffer<float> data(kSize);
-  for (int round = 0; round < 3; ++round) {
-    for (int i = 0; i < 5; ++i) {
-      const float value = static_cast<float>(10 * round + i);
-      EXPECT_TRUE(did(round == 0 ? Outcome::kInstantiated : Outcome::kPatched,
-                      cache.run(key("k", i), stream, params(value), [&](Recorder& rec, Slot<float> v) {
+  for (const int executables : {64, 1}) {
+    Cache some(options(executables));
+    for (int run = 0; run < 15; ++run) {
+      const float value = static_cast<float>(run);
+      const Outcome again = executables == 1 ? Outcome::kRestored : Outcome::kPatched;
+      EXPECT_TRUE(did(run < 5 ? Outcome::kInstantiated : again,
+                      some.run(key("k", run % 5), stream, params(value), [&](Recorder& rec, Slot<float> v) {
                         rec.launch(fill, {1, kBlock}, data.get(), kSize, v);
+                        rec.launch(add, {1, kBlock}, data.get(), kSize, v);
                       })));
-      EXPECT_EQ(data.read(), std::vector<float>(kSize, value));
+      EXPECT_EQ(data.read(), std::vector<float>(kSize, 2 * value)) << executables << ", run " << run;
     }
+    EXPECT_EQ(some.stats().captures, 5u);
+    EXPECT_EQ(some.stats().families, 0u);
   }
-  EXPECT_EQ(cache.stats().families, 0u);
-}
-
-TEST_F(DeviceUpdatedTest, EvictedKeysAreRestoredFromTheirTemplates) {
-  Cache small(options(1));
-  DeviceBuffer<float> data(kSize);
-  for (int run = 0; run < 12; ++run) {
-    const float value = static_cast<float>(run);
-    EXPECT_TRUE(did(run < 2 ? Outcome::kInstantiated : Outcome::kRestored,
-                    small.run(key("k", run % 2), stream, params(value), [&](Recorder& rec, Slot<float> v) {
-                      rec.launch(fill, {1, kBlock}, data.get(), kSize, v);
-                      rec.launch(add, {1, kBlock}, data.get(), kSize, v);
-                    })));
-    EXPECT_EQ(data.read(), std::vector<float>(kSize, 2 * value));
-  }
-  EXPECT_EQ(small.stats().captures, 2u);
 }
 
 // Nothing else runs on the streams of their last launches, so uploads show when these are over. On a GPU the context
@@ -175,17 +132,14 @@ TEST_F(DeviceUpdatedTest, EvictedKeysOfUnusedStreamsAreDestroyedBehindTheirUploa
     for (int i = 0; i < kKeys; ++i) {
       Stream& own = streams[static_cast<std::size_t>(i)];
       Stream beside;
-      Event forked, joined;
       const float value = static_cast<float>(executables + i);
       float* const first = data.get() + 2 * i * kSize;
       EXPECT_RUN(kInstantiated, small.run(key("k", i), own, params(value), [&](Recorder& rec, Slot<float> v) {
-                   CUDA_OK(cudaEventRecord(forked, rec.stream()));
-                   CUDA_OK(cudaStreamWaitEvent(beside, forked, 0));
-                   rec.launch(fill, {1, kBlock}, first, kSize, v);
-                   rec.on(beside).launch(fill, {1, kBlock}, first + kSize, kSize, v);
-                   CUDA_OK(cudaEventRecord(joined, beside));
-                   CUDA_OK(cudaStreamWaitEvent(rec.stream(), joined, 0));
-                 }));
+        let_follow(beside, rec.stream());
+        rec.launch(fill, {1, kBlock}, first, kSize, v);
+        rec.on(beside).launch(fill, {1, kBlock}, first + kSize, kSize, v);
+        let_follow(rec.stream(), beside);
+      }));
       if (i % 2 == 0) {
         CUDA_OK(cudaStreamSynchronize(own));
       }
@@ -209,7 +163,7 @@ TEST_F(DeviceUpdatedTest, AGridThatNoDeviceTakesFailsItsRunAlone) {
   EXPECT_RUN(kInstantiated, run(2));
   EXPECT_EQ(run(0).ok(), false);
   count.write({0});
-  EXPECT_TRUE(run(3).ok());
+  EXPECT_SUCCESS(run(3));
   EXPECT_EQ(count.first(), 96);
 }
 
@@ -255,11 +209,7 @@ TEST_F(DeviceUpdatedTest, NodesWithSlotsMayStandAnywhere) {
     steps.back().has_slot = true;
     const auto enqueue = [&](Recorder& rec, Slot<int> slot) {
       cudaStream_t streams_of[kStreams] = {rec.stream(), sides[0], sides[1]};
-      const auto follow = [&](int first, int then) {
-        const Event event;
-        CUDA_OK(cudaEventRecord(event, streams_of[first]));
-        CUDA_OK(cudaStreamWaitEvent(streams_of[then], event, 0));
-      };
+      const auto follow = [&](int first, int then) { let_follow(streams_of[then], streams_of[first]); };
       const auto region = [&](int of) { return data.get() + of * kSize; };
       if (graph % 2 == 0) rec.launch(blend, {1, kBlock}, region(0), kSize, 1, 0);
       for (int i = 1; i < streams; ++i) follow(0, i);
@@ -275,19 +225,15 @@ TEST_F(DeviceUpdatedTest, NodesWithSlotsMayStandAnywhere) {
       for (int i = 1; i < streams; ++i) follow(i, 0);
     };
     data.write(std::vector<int>(kStreams * kSize, 1));
-    std::vector<unsigned> wanted(kStreams * kSize, 1);
+    std::vector<int> wanted(kStreams * kSize, 1);
     for (int run = 0; run < 4; ++run) {
       const int value = run == 3 ? 2 : run;
-      ASSERT_TRUE(cache.run(key("k", graph), stream, params(value), enqueue).ok());
-      for (unsigned k = 0; k < kSize && graph % 2 == 0; ++k) wanted[k] += k;
+      ASSERT_SUCCESS(cache.run(key("k", graph), stream, params(value), enqueue));
+      if (graph % 2 == 0) blend_here(wanted.data(), kSize, 1, 0);
       for (const Step& step : steps) {
-        for (unsigned k = 0; k < kSize; ++k) {
-          unsigned& element = wanted[static_cast<unsigned>(step.stream) * kSize + k];
-          element = static_cast<unsigned>(step.factor) * element + static_cast<unsigned>(step.has_slot ? value : 3) + k;
-        }
+        blend_here(&wanted[step.stream * kSize], kSize, step.factor, step.has_slot ? value : 3);
       }
-      const std::vector<int> got = data.read();
-      ASSERT_EQ(std::vector<unsigned>(got.begin(), got.end()), wanted) << "graph " << graph << ", run " << run;
+      ASSERT_EQ(data.read(), wanted) << "graph " << graph << ", run " << run;
     }
   }
   EXPECT_EQ(cache.stats().refused_device_updates, 0u);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/compat.h"
 #include "green_contexts_kernels.h"
 #include "support.h"
 
@@ -20,11 +21,8 @@ constexpr unsigned kThreads = 32;
 
 template <class F>
 bool find(const char* name, F* out) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result;
-  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &found, 12080, cudaEnableDefault, &result);
-  *out = reinterpret_cast<F>(found);
-  return error == cudaSuccess && found != nullptr;
+  *out = reinterpret_cast<F>(driver_function(name, 12080));
+  return *out != nullptr;
 }
 
 class GreenContextTest : public testing::Test {
@@ -83,7 +81,7 @@ class GreenContextTest : public testing::Test {
     Cache cache(options);
     for (int i = 0; i < 12; ++i) {
       const auto outcome = run(cache, i % keys, 1 + i / 2, nodes);
-      ASSERT_TRUE(outcome.ok()) << what << ": " << outcome.status();
+      ASSERT_SUCCESS(outcome) << what << ": " << outcome.status();
       expect_in_context(what + ", run " + std::to_string(i) + ": " + to_string(*outcome));
     }
   }
@@ -112,39 +110,26 @@ TEST_F(GreenContextTest, PatchedByTheHost) {
 
 TEST_F(GreenContextTest, NodesThatTheDeviceCannotWrite) {
   expect_runs_in_context({}, 1, 30, "by default");
-  Options options;
-  force(Patching::kDeviceUpdated);
-  expect_runs_in_context(options, 1, 3, "updated by the device");
+  expect_runs_in_context(forced(Patching::kDeviceUpdated), 1, 3, "updated by the device");
 }
 
-TEST_F(GreenContextTest, SiblingsOfOneExecutable) {
-  for (const Sharing sharing : {Sharing::kUpdates, Sharing::kUpdatesAcross, Sharing::kTable}) {
-    Options options;
-    options.max_executables = 1;
-    force(&options, sharing);
-    expect_runs_in_context(options, 3, 3, "sharing " + std::to_string(static_cast<int>(sharing)));
+// Of one executable that is switched, or made again.
+TEST_F(GreenContextTest, KeysThatTakeTurns) {
+  for (const Sharing sharing : {Sharing::kUpdates, Sharing::kUpdatesAcross, Sharing::kTable, Sharing::kNever}) {
+    const std::string what = "sharing " + std::to_string(static_cast<int>(sharing));
+    expect_runs_in_context(forced(sharing, {.max_executables = 1}), 3, 3, what);
   }
-}
-
-TEST_F(GreenContextTest, ExecutablesThatAreMadeAgain) {
-  Options options;
-  options.max_executables = 1;
-  force(&options, Sharing::kNever);
-  expect_runs_in_context(options, 3, 3, "restored");
 }
 
 TEST_F(GreenContextTest, BesideAKeyOnAnOrdinaryStream) {
   Stream ordinary;
-  Options options;
-  options.max_executables = 1;
-  force(&options, Sharing::kUpdatesAcross);
-  Cache cache(options);
+  Cache cache(forced(Sharing::kUpdatesAcross, {.max_executables = 1}));
   for (int i = 0; i < 6; ++i) {
     const cudaStream_t green = std::exchange(stream, static_cast<cudaStream_t>(ordinary));
-    EXPECT_TRUE(run(cache, 100 + i % 2, i, 2).ok());
+    EXPECT_SUCCESS(run(cache, 100 + i % 2, i, 2));
     CUDA_OK(cudaStreamSynchronize(stream));
     stream = green;
-    EXPECT_TRUE(run(cache, i % 2, i, 2).ok());
+    EXPECT_SUCCESS(run(cache, i % 2, i, 2));
     expect_in_context("in turn");
   }
 }

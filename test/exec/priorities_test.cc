@@ -3,12 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <memory>
 #include <random>
 #include <vector>
 
 #include "graphcache/graphcache.h"
 #include "kernels.h"
+#include "sharing_support.h"
 #include "support.h"
 
 namespace graphcache::test {
@@ -46,7 +46,7 @@ class PrioritiesTest : public testing::Test {
           const Arg<dim3> blocks = as_slot ? Arg<dim3>(slot) : Arg<dim3>(dim3(grid));
           for (int i = 0; i < kNodes; ++i) rec.launch(count_threads, {blocks, 32}, count.get());
         });
-    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    ASSERT_SUCCESS(outcome);
     CUDA_OK(cudaStreamSynchronize(stream));
     ASSERT_EQ(count.first(), static_cast<int>(32 * grid * kNodes)) << to_string(*outcome) << " on stream " << stream;
   }
@@ -58,9 +58,7 @@ class PrioritiesTest : public testing::Test {
 
 TEST_F(PrioritiesTest, SlotGridsHoldOnStreamsOfAnyPriority) {
   for (const Patching patching : {Patching::kAuto, Patching::kDeviceUpdated, Patching::kPerNode}) {
-    Options options;
-    force(patching);
-    Cache cache(options);
+    Cache cache(forced(patching));
     unsigned grid = 2;
     for (int i = 0; i < 200; ++i) {
       if (random() % 3 == 0) grid = 1 + random() % 9;
@@ -73,9 +71,7 @@ TEST_F(PrioritiesTest, SlotGridsHoldOnStreamsOfAnyPriority) {
 }
 
 TEST_F(PrioritiesTest, GridsOfRowsHoldOnStreamsOfAnyPriority) {
-  Options options;
-  force(&options, Sharing::kTable);
-  Cache cache(options);
+  Cache cache(forced(Sharing::kTable));
   for (int i = 0; i < 300; ++i) {
     const int which = i < 3 ? i : static_cast<int>(random() % 3);
     // Graphs captured at different priorities belong to different families.
@@ -120,11 +116,7 @@ class NewExecutableTest : public StreamTest {
   // The result of a run for one branch.
   static void run_here(std::vector<int>* data, int which, int value) {
     for (int step = 0; step < kSteps; ++step) {
-      for (int i = 0; i < kSize; ++i) {
-        auto& element = (*data)[static_cast<std::size_t>(i)];
-        element = static_cast<int>(static_cast<unsigned>(which + 2) * static_cast<unsigned>(element) +
-                                   static_cast<unsigned>(value + i));
-      }
+      blend_here(data->data(), kSize, which + 2, value);
       if (step == 5) std::fill(data->begin(), data->begin() + kSize / 4, which * 0x01010101);
     }
   }
@@ -145,15 +137,11 @@ class NewExecutableTest : public StreamTest {
 
 // Two keys alternate on one executable, so each has lost it before its next run.
 TEST_F(NewExecutableTest, TheFirstLaunchHasTheValuesOfItsRun) {
-  Options options;
-  force(Patching::kDeviceUpdated);
-  force(&options, Sharing::kNever);
-  options.max_executables = 1;
-  Cache cache(options);
+  Cache cache(forced(Patching::kDeviceUpdated, forced(Sharing::kNever, {.max_executables = 1})));
   for (int i = 0; i < 60; ++i) {
     const int which = i / 3 % 2;  // the new executable is also launched with other values
     const auto outcome = run(cache, which, i);
-    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    ASSERT_SUCCESS(outcome);
     run_here(&wanted, which, i);
     if (i % 5 == 4) check(wanted);
     if (HasFatalFailure()) return;
@@ -163,20 +151,16 @@ TEST_F(NewExecutableTest, TheFirstLaunchHasTheValuesOfItsRun) {
 }
 
 TEST_F(NewExecutableTest, AWarmedOneHasTheValuesOfItsFirstRun) {
-  Options options;
-  force(Patching::kDeviceUpdated);
+  const Options options = forced(Patching::kDeviceUpdated);
   for (int round = 0; round < 10; ++round) {
     Cache cache(options);
     const auto enqueue = [&](Recorder& rec, Slot<int> slot) {
       for (int i = 0; i < kBranches; ++i) rec.launch(blend, {2, 32}, data.get() + i * kSize, kSize, 3, slot);
     };
-    ASSERT_TRUE(cache.warm(key("w"), stream, params(1), enqueue).ok());
+    ASSERT_SUCCESS(cache.warm(key("w"), stream, params(1), enqueue));
     for (const int value : {round + 2, 1, round + 3}) {  // includes the captured value
       EXPECT_RUN(kPatched, cache.run(key("w"), stream, params(value), enqueue));
-      for (int i = 0; i < kSize; ++i) {
-        auto& element = wanted[static_cast<std::size_t>(i)];
-        element = static_cast<int>(3 * static_cast<unsigned>(element) + static_cast<unsigned>(value + i));
-      }
+      blend_here(wanted.data(), kSize, 3, value);
     }
     check(wanted);
     if (HasFatalFailure()) return;
@@ -186,9 +170,7 @@ TEST_F(NewExecutableTest, AWarmedOneHasTheValuesOfItsFirstRun) {
 // The table that warm() has made was never launched when another member needs a set of it. warm() has waited for the
 // upload, so the device may write.
 TEST_F(NewExecutableTest, AWarmedTableServesAnotherMember) {
-  Options options;
-  force(&options, Sharing::kTable);
-  Cache cache(options);
+  Cache cache(forced(Sharing::kTable));
   const auto enqueue = [&](int which) {
     return [this, which](Recorder& rec) {
       for (int i = 0; i < kBranches; ++i) {
@@ -196,18 +178,11 @@ TEST_F(NewExecutableTest, AWarmedTableServesAnotherMember) {
       }
     };
   };
-  const auto step = [&](int which) {
-    for (int i = 0; i < kSize; ++i) {
-      auto& element = wanted[static_cast<std::size_t>(i)];
-      element = static_cast<int>(static_cast<unsigned>(3 + which) * static_cast<unsigned>(element) + 7u +
-                                 static_cast<unsigned>(i));
-    }
-  };
-  ASSERT_TRUE(cache.warm(key("t", 0), stream, enqueue(0)).ok());
-  ASSERT_TRUE(cache.warm(key("t", 1), stream, enqueue(1)).ok());
+  ASSERT_SUCCESS(cache.warm(key("t", 0), stream, enqueue(0)));
+  ASSERT_SUCCESS(cache.warm(key("t", 1), stream, enqueue(1)));
   for (const int which : {1, 0, 1, 1, 0}) {
-    ASSERT_TRUE(cache.run(key("t", which), stream, enqueue(which)).ok());
-    step(which);
+    ASSERT_SUCCESS(cache.run(key("t", which), stream, enqueue(which)));
+    blend_here(wanted.data(), kSize, 3 + which, 7);
     check(wanted);
   }
   EXPECT_EQ(cache.stats().instantiations, 1u);

@@ -8,6 +8,7 @@
 #include "graphcache/hostrt.h"
 #include "graphcache/status.h"
 #include "kernels.h"
+#include "sharing_support.h"
 #include "support.h"
 
 namespace graphcache::test {
@@ -51,18 +52,12 @@ class SharedTableFailuresTest : public testing::Test {
       std::vector<int> wanted(kFloats, 1);
       data.write(wanted);
       const auto outcome = run(which, value);
-      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      ASSERT_SUCCESS(outcome);
       CUDA_OK(cudaStreamSynchronize(stream));
-      const auto blended = [&](unsigned reach, int factor, int constant) {
-        for (unsigned i = 0; i < reach; ++i) {
-          wanted[i] = static_cast<int>(static_cast<unsigned>(factor) * static_cast<unsigned>(wanted[i]) +
-                                       static_cast<unsigned>(constant) + i);
-        }
-      };
-      const auto reach = static_cast<unsigned>(8 * (1 + which % 4));
-      blended(reach, 3 + which, 1);
-      blended(8, 5, value);
-      blended(reach, 7, which);
+      const int reach = 8 * (1 + which % 4);
+      blend_here(wanted.data(), reach, 3 + which, 1);
+      blend_here(wanted.data(), 8, 5, value);
+      blend_here(wanted.data(), reach, 7, which);
       EXPECT_EQ(data.read(), wanted) << "member " << which << ", value " << value;
     }
 
@@ -143,7 +138,7 @@ TEST_F(SharedTableFailuresTest, AFailedUpdateIsReportedByTheNextRunOfTheKeyOrOfA
         EXPECT_EQ(bench.cache.stats().failed, 1u);
         for (const int which : {2, 3, 2, 0, 1, 2}) bench.expect_right(which, which + 1);
         EXPECT_EQ(bench.cache.stats().failed, 1u);
-        EXPECT_TRUE(bench.cache.status().ok());
+        EXPECT_SUCCESS(bench.cache.status());
       }
       EXPECT_GE(failed, 2);
     }
@@ -181,7 +176,7 @@ TEST_F(SharedTableFailuresTest, WhatWasWarmedOnABusyStreamIsReadyOnAnother) {
     Bench bench(options);
     Stream busy;
     hostrt::hold(busy);
-    EXPECT_TRUE(bench.cache.warm(key("member", 1), busy, params(1), Bench::Fn{1, bench.data.get()}).ok());
+    EXPECT_SUCCESS(bench.cache.warm(key("member", 1), busy, params(1), Bench::Fn{1, bench.data.get()}));
     EXPECT_RUN(kPatched, bench.run(1, 2));
     CUDA_OK(hostrt::release(busy));
     CUDA_OK(cudaStreamSynchronize(bench.stream));
@@ -229,13 +224,13 @@ TEST_F(SharedTableFailuresTest, NoRunWaitsForAnotherStreamsWork) {
       rec.launch(blend, {1, 8}, bench.data.get(), kFloats, 3 + which, 1);
     });
   };
-  ASSERT_TRUE(bench.run(0, 1).ok());
+  ASSERT_SUCCESS(bench.run(0, 1));
   hostrt::hold(busy);
   CUDA_OK(launch(blend, dim3(1), dim3(8), busy, there.get(), kFloats, 3, 4));
   hostrt::reset_calls();
   for (int i = 0; i < 40; ++i) {
-    ASSERT_TRUE(bench.run(i % 3, i).ok());
-    ASSERT_TRUE(run_other(i % 2).ok());  // in the table's place
+    ASSERT_SUCCESS(bench.run(i % 3, i));
+    ASSERT_SUCCESS(run_other(i % 2));  // in the table's place
     EXPECT_EQ(cudaStreamQuery(busy), cudaErrorNotReady);
     cudaGetLastError();
   }

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <vector>
 
 #include "graphcache/graphcache.h"
 #include "kernels.h"
@@ -16,11 +15,7 @@ namespace {
 
 class SharedTableKindsTest : public SharingTest {
  protected:
-  SharedTableKindsTest() {
-    Options options = at_most(8, Sharing::kTable);
-    force(Patching::kDeviceUpdated);
-    use(options);
-  }
+  SharedTableKindsTest() { use(forced(Patching::kDeviceUpdated, forced(Sharing::kTable, {.max_executables = 8}))); }
 
   static bool has_clusters() {
     int major = 0;
@@ -41,17 +36,11 @@ class SharedTableKindsTest : public SharingTest {
 
 TEST_F(SharedTableKindsTest, ArgumentsOfKernelsInClustersAreForRowsAndTheirGridsAreNot) {
   if (!has_clusters()) GTEST_SKIP() << "clusters need compute capability 9.0";
-  for (int round = 0; round < 3; ++round) {
-    for (int factor = 1; factor < 6; ++factor) ASSERT_TRUE(run_in_clusters(2, 8, factor).ok());
-  }
+  take_turns(3, 5, [&](int which) { return run_in_clusters(2, 8, 1 + which); });
   const std::uint64_t by_rows = cache->stats().set_switches;
   EXPECT_EQ(by_rows, 14u);
-  for (int round = 0; round < 3; ++round) {
-    for (const unsigned grid : {4u, 8u, 12u, 16u}) {
-      ASSERT_TRUE(run_in_clusters(2, grid, 3).ok());
-      ASSERT_TRUE(run_in_clusters(4, grid, 3).ok());
-    }
-  }
+  // Grids of 4, 8, 12 and 16 blocks, each in clusters of 2 and of 4.
+  take_turns(3, 8, [&](int which) { return run_in_clusters(which % 2 == 0 ? 2 : 4, 4u + 4u * (which / 2), 3); });
   EXPECT_EQ(cache->stats().failed, 0u);
 }
 
@@ -74,15 +63,15 @@ TEST_F(SharedTableKindsTest, SlotsOfGridsOfKernelsInClustersAreSetByTheHost) {
   if (!has_clusters()) GTEST_SKIP() << "clusters need compute capability 9.0";
   for (const int which : {1, 2, 1, 2}) {
     for (const unsigned grid : {8u, 4u, 12u}) {
-      ASSERT_TRUE(run(key("k", which), params(grid, which), [&](Recorder& rec, Slot<unsigned> g, Slot<int> v) {
-                    rec.memset(at(0), 0, sizeof(int));
-                    rec.launch(count_threads, {g, 32}, at(0));
-                    cudaLaunchAttributeValue value = {};
-                    value.clusterDim.x = 4;
-                    value.clusterDim.y = value.clusterDim.z = 1;
-                    set_last_node(rec, cudaLaunchAttributeClusterDimension, value);
-                    rec.launch(blend, {g, 32}, at(5), 900, v, which);
-                  }).ok());
+      ASSERT_SUCCESS(run(key("k", which), params(grid, which), [&](Recorder& rec, Slot<unsigned> g, Slot<int> v) {
+        rec.memset(at(0), 0, sizeof(int));
+        rec.launch(count_threads, {g, 32}, at(0));
+        cudaLaunchAttributeValue value = {};
+        value.clusterDim.x = 4;
+        value.clusterDim.y = value.clusterDim.z = 1;
+        set_last_node(rec, cudaLaunchAttributeClusterDimension, value);
+        rec.launch(blend, {g, 32}, at(5), 900, v, which);
+      }));
     }
   }
   EXPECT_GT(cache->stats().set_switches, 0u);
@@ -92,13 +81,11 @@ TEST_F(SharedTableKindsTest, SlotsOfGridsOfKernelsInClustersAreSetByTheHost) {
 // Branches, copies, sets and host functions beside nodes that rows change, and edges that let a kernel begin early.
 TEST_F(SharedTableKindsTest, AllElseBesideThem) {
   Stream side;
-  Event forked, joined;
   const auto run_member = [&](int which) {
     return run(key("beside", which), [&, which](Recorder& rec) {
       const auto grid = static_cast<unsigned>(1 + which % 5);
       CUDA_OK(launch(blend, grid, 32, rec.stream(), at(0), 400, which, 2));
-      CUDA_OK(cudaEventRecord(forked, rec.stream()));
-      CUDA_OK(cudaStreamWaitEvent(side, forked, 0));
+      let_follow(side, rec.stream());
       CUDA_OK(cudaMemsetAsync(at(500), 1, 64 * sizeof(int), side));
       CUDA_OK(launch(blend, grid, 32, side, at(500), 400, 3, which));
       CUDA_OK(cudaLaunchHostFunc(
@@ -106,14 +93,11 @@ TEST_F(SharedTableKindsTest, AllElseBesideThem) {
       CUDA_OK(launch(blend, 2, 32, side, at(700), 100, which, which));
       CUDA_OK(cudaMemcpyAsync(at(300), at(0), 64 * sizeof(int), cudaMemcpyDeviceToDevice, rec.stream()));
       CUDA_OK(launch(blend_in, grid, 32, rec.stream(), at(100), at(300), 160, which));
-      CUDA_OK(cudaEventRecord(joined, side));
-      CUDA_OK(cudaStreamWaitEvent(rec.stream(), joined, 0));
+      let_follow(rec.stream(), side);
       CUDA_OK(launch(blend, grid, 64, rec.stream(), at(0), kSize, 5, which));
     });
   };
-  for (int round = 0; round < 3; ++round) {
-    for (int which = 0; which < 9; ++which) ASSERT_TRUE(run_member(which).ok());
-  }
+  take_turns(3, 9, run_member);
   EXPECT_EQ(cache->stats().set_switches, 26u);
   EXPECT_EQ(cache->stats().instantiations, 1u);
 }

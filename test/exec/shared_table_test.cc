@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <random>
 #include <thread>
 #include <vector>
@@ -27,6 +26,14 @@ class SharedTableTest : public SharingTest {
         const auto grid = static_cast<unsigned>(i % 4 < 2 ? 1 + which % 5 : 2);
         const int factor = i % 2 == 0 ? 2 * which + 3 : 5;
         CUDA_OK(launch(blend, dim3(grid), 32, rec.stream(), at(i), 800, factor, i % 3 == 0 ? which : 7));
+      }
+    });
+  }
+  // A member all of whose nodes have other grids than its siblings'.
+  absl::StatusOr<Outcome> run_wide(int which, int nodes) {
+    return run(key("k", which), [&, which, nodes](Recorder& rec) {
+      for (int i = 0; i < nodes; ++i) {
+        rec.launch(blend, {static_cast<unsigned>(1 + (which + i) % 7), 32}, at(0), 900, which, i);
       }
     });
   }
@@ -55,9 +62,7 @@ TEST_F(SharedTableTest, MembersTakeTurnsByTheirRows) {
 TEST_F(SharedTableTest, ManyMembersOfManyNodes) {
   constexpr int kMembers = 40, kNodes = 150;
   use(one_table());
-  for (int round = 0; round < 2; ++round) {
-    for (int which = 0; which < kMembers; ++which) ASSERT_TRUE(run_member(which, kNodes).ok());
-  }
+  take_turns(2, kMembers, [&](int which) { return run_member(which, kNodes); });
   const Stats stats = cache->stats();
   EXPECT_EQ(stats.instantiations, 1u);
   EXPECT_EQ(stats.set_switches, 2u * kMembers - 1);
@@ -77,7 +82,7 @@ TEST_F(SharedTableTest, DifferencesAnywhereAmongTheArguments) {
                    static_cast<float>(v[3]), static_cast<long long>(v[4]), static_cast<unsigned char>(v[5]),
                    static_cast<int>(v[6]), static_cast<float>(v[7]), static_cast<unsigned short>(v[8]), v[9]);
       };
-      ASSERT_TRUE(cache->run(key("many", which), stream, record).ok());
+      ASSERT_SUCCESS(cache->run(key("many", which), stream, record));
       EXPECT_EQ(out.read(), v) << "member " << which << ", round " << round;
     }
   }
@@ -113,7 +118,7 @@ TEST_F(SharedTableTest, SlotsOfEveryMemberFollowEachRun) {
                       outcome))
           << "run " << i;
     } else {
-      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      ASSERT_SUCCESS(outcome);
     }
     last = which;
     last_value = value;
@@ -134,11 +139,7 @@ TEST_F(SharedTableTest, OnlyArgumentsAndGridsAreForRows) {
       pad(rec, 4);
     });
   };
-  for (int round = 0; round < 3; ++round) {
-    for (int which = 0; which < 4; ++which) {
-      for (int variant = 0; variant < 5; ++variant) ASSERT_TRUE(run_variant(variant, which).ok());
-    }
-  }
+  take_turns(3, 4 * 5, [&](int number) { return run_variant(number % 5, number / 5); });
   EXPECT_GT(cache->stats().set_switches, 10u);
   EXPECT_EQ(cache->stats().refused_device_updates, 0u);
   EXPECT_EQ(refused(cache->stats()), 0u);
@@ -160,12 +161,9 @@ TEST_F(SharedTableTest, RunsInFlightKeepTheirRows) {
         rec.launch(blend, {static_cast<unsigned>(reach(n) / 32), 32}, at(0), kSize, n % 3 == 0 ? which : 3, v);
       }
     });
-    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    ASSERT_SUCCESS(outcome);
     for (int n = 0; n < kNodes; ++n) {
-      for (int k = 0; k < reach(n); ++k) {
-        wanted[k] = static_cast<int>(static_cast<unsigned>(n % 3 == 0 ? which : 3) * static_cast<unsigned>(wanted[k]) +
-                                     static_cast<unsigned>(value + k));
-      }
+      blend_here(wanted.data(), reach(n), n % 3 == 0 ? which : 3, value);
     }
   }
   EXPECT_EQ(memory.read(), wanted);
@@ -179,10 +177,10 @@ TEST_F(SharedTableTest, StreamsTakeTurns) {
   std::mt19937 random(5);
   for (int i = 0; i < 200; ++i) {
     const int which = static_cast<int>(random() % 10);
-    ASSERT_TRUE(run_on(streams[random() % 3], key("k", which), Params<>(), [&, which](Recorder& rec) {
-                  rec.launch(blend, {static_cast<unsigned>(1 + which), 32}, at(0), 900, which, 3);
-                  rec.launch(blend, {2, 32}, at(2), 900, 3, which);
-                }).ok());
+    ASSERT_SUCCESS(run_on(streams[random() % 3], key("k", which), Params<>(), [&, which](Recorder& rec) {
+      rec.launch(blend, {static_cast<unsigned>(1 + which), 32}, at(0), 900, which, 3);
+      rec.launch(blend, {2, 32}, at(2), 900, 3, which);
+    }));
   }
   EXPECT_EQ(cache->stats().instantiations, 1u);
 }
@@ -207,15 +205,9 @@ TEST_F(SharedTableTest, ThreadsShareAndEachHasItsOwnResults) {
             rec.launch(blend, {reach, 32}, to, kShare, which, 5);
             rec.launch(blend, {2, 32}, to, kShare, 3, which);
           });
-          ASSERT_TRUE(outcome.ok()) << outcome.status();
-          for (unsigned k = 0; k < 32 * reach; ++k) {
-            unsigned& value = reinterpret_cast<unsigned&>(wanted[kShare * t + k]);
-            value = static_cast<unsigned>(which) * value + 5 + k;
-          }
-          for (unsigned k = 0; k < 64; ++k) {
-            unsigned& value = reinterpret_cast<unsigned&>(wanted[kShare * t + k]);
-            value = 3 * value + static_cast<unsigned>(which) + k;
-          }
+          ASSERT_SUCCESS(outcome);
+          blend_here(&wanted[kShare * t], static_cast<int>(32 * reach), which, 5);
+          blend_here(&wanted[kShare * t], 64, 3, which);
         }
         CUDA_OK(cudaStreamSynchronize(mine));
       });
@@ -227,63 +219,31 @@ TEST_F(SharedTableTest, ThreadsShareAndEachHasItsOwnResults) {
 
 // Keys that other families evict are restored, and so are those that have lost their template.
 TEST_F(SharedTableTest, MembersAreEvictedAndRestored) {
-  Options options = one_table(1);
-  options.max_templates = 3;
-  use(options);
+  use(forced(Sharing::kTable, {.max_executables = 1, .max_templates = 3}));
   std::mt19937 random(9);
   for (int i = 0; i < 150; ++i) {
     const int which = static_cast<int>(random() % 5);
     if (i % 7 == 6) {
-      ASSERT_TRUE(run(key("other", which), [&](Recorder& rec) {
-                    rec.launch(blend, {1, 64}, at(9), 64, which, 1);
-                  }).ok());
+      ASSERT_SUCCESS(run(key("other", which), [&](Recorder& rec) { rec.launch(blend, {1, 64}, at(9), 64, which, 1); }));
     } else {
-      ASSERT_TRUE(run_member(which).ok());
+      ASSERT_SUCCESS(run_member(which));
     }
   }
   EXPECT_GT(cache->stats().forgotten, 20u);
   EXPECT_GT(cache->stats().set_switches, 20u);
 }
 
-// A table with many rows of former members is made anew.
-TEST_F(SharedTableTest, RowsOfForgottenMembersDoNotPileUp) {
-  Options options = one_table(2);
-  options.max_templates = 4;
-  use(options);
-  for (int which = 0; which < 700; ++which) {
-    ASSERT_TRUE(cache
-                    ->run(key("k", which), stream,
-                          [&](Recorder& rec) {
-                            for (int i = 0; i < 12; ++i) rec.launch(blend, {1, 64}, at(0), 64, which, i);
-                          })
-                    .ok());
-  }
-  memory.write(seed);
-  const Stats stats = cache->stats();
-  EXPECT_GT(stats.set_switches, 500u);
-  EXPECT_GT(stats.instantiations, 1u);
-  EXPECT_LT(stats.instantiations, 10u);
-  EXPECT_LT(stats.estimated_device_bytes, 600'000u);
-}
-
 // A table is made anew before the sets of keys that are gone pile up.
 TEST_F(SharedTableTest, RowsOfKeysThatRunOnceTakeNoMoreThanTheExecutablesMay) {
   constexpr unsigned kNodes = 60, kKeys = 1500;
-  Options options;
-  options.max_executables = 4;
-  options.max_templates = 40;
-  options.share = Share::kAlways;
-  use(options);
+  use(Options{.max_executables = 4, .max_templates = 40, .share = Share::kAlways});
   std::size_t most = 0;
   for (unsigned which = 0; which < kKeys; ++which) {
-    ASSERT_TRUE(cache
-                    ->run(key("k", which), stream,
-                          [&](Recorder& rec) {
-                            for (unsigned i = 0; i < kNodes; ++i) {
-                              rec.launch(blend, {1 + which % 2, 32}, at(0), 32, 3, which + i);
-                            }
-                          })
-                    .ok());
+    ASSERT_SUCCESS(cache->run(key("k", which), stream, [&](Recorder& rec) {
+      for (unsigned i = 0; i < kNodes; ++i) {
+        rec.launch(blend, {1 + which % 2, 32}, at(0), 32, 3, which + i);
+      }
+    }));
     most = std::max(most, static_cast<std::size_t>(cache->stats().estimated_device_bytes));
   }
   memory.write(seed);
@@ -297,23 +257,18 @@ TEST_F(SharedTableTest, RowsOfKeysThatRunOnceTakeNoMoreThanTheExecutablesMay) {
 // A few of their rows take more memory than an executable does. A table for all of them would be made again and again.
 TEST_F(SharedTableTest, LargeRowsTakeNoMoreThanTheExecutablesMay) {
   constexpr int kNodes = 60, kKeys = 40, kRuns = 1000;
-  Options options;
-  options.max_executables = 3;
-  use(options);
+  use(Options{.max_executables = 3});
   memory.write(seed);
   int wanted = seed[0];
   for (int run = 0; run < kRuns; ++run) {
     const int which = run % kKeys;
-    ASSERT_TRUE(cache
-                    ->run(key("k", which), stream,
-                          [&](Recorder& rec) {
-                            for (int i = 0; i < kNodes; ++i) {
-                              LargeArgument large{};
-                              large.values[i] = which;
-                              rec.launch(sum_large, {1, 1}, at(0), large);
-                            }
-                          })
-                    .ok());
+    ASSERT_SUCCESS(cache->run(key("k", which), stream, [&](Recorder& rec) {
+      for (int i = 0; i < kNodes; ++i) {
+        LargeArgument large{};
+        large.values[i] = which;
+        rec.launch(sum_large, {1, 1}, at(0), large);
+      }
+    }));
     wanted += kNodes * which;
   }
   EXPECT_EQ(memory.read()[0], wanted);
@@ -324,16 +279,13 @@ TEST_F(SharedTableTest, LargeRowsTakeNoMoreThanTheExecutablesMay) {
 }
 
 TEST_F(SharedTableTest, ATableThatHasNoRoomInTheBudgetIsDoneWithout) {
-  Options options = one_table(8);
-  options.max_device_bytes = 114'000 + 12 * 2'600 + 8'000;  // one executable, and less than a piece of rows
-  use(options);
-  for (int round = 0; round < 3; ++round) {
-    for (int which = 0; which < 4; ++which) ASSERT_TRUE(run_member(which).ok());
-  }
+  const std::size_t bytes = 114'000 + 12 * 2'600 + 8'000;  // one executable, and less than a piece of rows
+  use(forced(Sharing::kTable, {.max_executables = 8, .max_device_bytes = bytes}));
+  take_turns(3, 4, [&](int which) { return run_member(which); });
   const Stats stats = cache->stats();
   EXPECT_EQ(stats.set_switches, 0u);
   EXPECT_EQ(stats.instantiations, 1u);
-  EXPECT_LE(stats.estimated_device_bytes, options.max_device_bytes);
+  EXPECT_LE(stats.estimated_device_bytes, bytes);
 }
 
 // The updater node is set by the driver, which must not use the current device instead of the node's.
@@ -359,8 +311,8 @@ TEST_F(SharedTableTest, AnotherDeviceIsCurrentAtHits) {
                     outcome))
         << "run " << i;
     std::vector<int> wanted = seed;
-    for (int k = 0; k < 32 * (1 + which); ++k) wanted[k] = value * wanted[k] + which + k;
-    for (int k = 0; k < 64; ++k) wanted[5 + k] = 3 * wanted[5 + k] + value + k;
+    blend_here(wanted.data(), 32 * (1 + which), value, which);
+    blend_here(&wanted[5], 64, 3, value);
     EXPECT_EQ(memory.read(), wanted) << "run " << i;
   }
 }
@@ -381,8 +333,8 @@ TEST_F(SharedTableTest, NodesOnAnotherDeviceAreNotForRows) {
     });
     std::vector<int> wanted(100, 1);
     for (int times = 0; times < 2; ++times) {  // includes a direct run
-      for (int i = 0; i < 64; ++i) wanted[i] = 3 * wanted[i] + which / 2 + i;
-      for (int i = 0; i < 32; ++i) wanted[i] = 2 * wanted[i] + value + i;
+      blend_here(wanted.data(), 64, 3, which / 2);
+      blend_here(wanted.data(), 32, 2, value);
     }
     EXPECT_EQ(other.memory().read(), wanted) << which;
     return outcome;
@@ -403,39 +355,11 @@ TEST_F(SharedTableTest, NodesOnAnotherDeviceAreNotForRows) {
 
 // ---- When a family gets a table without being forced ----------------------------------------------------------------
 
-TEST_F(SharedTableTest, AFamilyThatFillsTheBudgetGetsATable) {
-  use(at_most(4, Sharing::kAuto));
-  constexpr int kNodes = 60, kMembers = 30;
-  for (int round = 0; round < 12; ++round) {
-    for (int which = 0; which < kMembers; ++which) {
-      ASSERT_TRUE(run(key("k", which), [&, which](Recorder& rec) {
-                    for (int i = 0; i < kNodes; ++i) {
-                      rec.launch(blend, {static_cast<unsigned>(1 + (which + i) % 7), 32}, at(0), 900, which, i);
-                    }
-                  }).ok());
-    }
-  }
-  const Stats stats = cache->stats();
-  EXPECT_GT(stats.set_switches, 2u * kMembers);
-  EXPECT_LT(stats.updates, 6u * kMembers);
-  EXPECT_EQ(stats.captures, kMembers);
-}
-
 TEST_F(SharedTableTest, ShareDecides) {
   constexpr int kNodes = 40, kMembers = 20;
   const auto run_all = [&](Share share, int max_executables) {
-    Options options = at_most(max_executables, Sharing::kAuto);
-    options.share = share;
-    use(options);
-    for (int round = 0; round < 10; ++round) {
-      for (int which = 0; which < kMembers; ++which) {
-        EXPECT_TRUE(run(key("k", which), [&, which](Recorder& rec) {
-                      for (int i = 0; i < kNodes; ++i) {
-                        rec.launch(blend, {static_cast<unsigned>(1 + (which + i) % 7), 32}, at(0), 900, which, i);
-                      }
-                    }).ok());
-      }
-    }
+    use(Options{.max_executables = max_executables, .share = share});
+    take_turns(10, kMembers, [&](int which) { return run_wide(which, kNodes); });
     return cache->stats();
   };
   for (const Share share : {Share::kNever, Share::kWhenFull}) {
@@ -451,6 +375,8 @@ TEST_F(SharedTableTest, ShareDecides) {
   const Stats when_full = run_all(Share::kWhenFull, 4);
   EXPECT_GT(when_full.set_switches, 9u * (kMembers - 4));
   EXPECT_LE(when_full.instantiations, 5u);
+  EXPECT_LT(when_full.updates, 6u * kMembers);
+  EXPECT_EQ(when_full.captures, static_cast<unsigned>(kMembers));
   const Stats always = run_all(Share::kAlways, kMembers);
   EXPECT_EQ(always.live_executables, 1u);
   EXPECT_GE(always.set_switches, 10u * kMembers - 2);
@@ -462,11 +388,11 @@ TEST_F(SharedTableTest, KeysWithManySlotsShareOnlyTables) {
   constexpr int kNodes = 40, kMembers = 12;
   for (int round = 0; round < 4; ++round) {
     for (int which = 0; which < kMembers; ++which) {
-      ASSERT_TRUE(run(key("k", which), params(round), [&, which](Recorder& rec, Slot<int> v) {
-                    for (int i = 0; i < kNodes; ++i) {
-                      rec.launch(blend, {static_cast<unsigned>(1 + (which + i) % 7), 32}, at(0), 900, v, which);
-                    }
-                  }).ok());
+      ASSERT_SUCCESS(run(key("k", which), params(round), [&, which](Recorder& rec, Slot<int> v) {
+        for (int i = 0; i < kNodes; ++i) {
+          rec.launch(blend, {static_cast<unsigned>(1 + (which + i) % 7), 32}, at(0), 900, v, which);
+        }
+      }));
     }
   }
   const Stats stats = cache->stats();

@@ -101,8 +101,8 @@ TEST_F(BranchesTest, SymmetricBranchesInEitherOrder) {
     for (const Order& b : orders) {
       use(at_most(1, Sharing::kUpdatesAcross));
       for (int i = 0; i < 3; ++i) {
-        EXPECT_TRUE(run_order("a", a).ok()) << a.salt << " to " << b.salt;
-        EXPECT_TRUE(run_order("b", b).ok()) << a.salt << " to " << b.salt;
+        EXPECT_SUCCESS(run_order("a", a)) << a.salt << " to " << b.salt;
+        EXPECT_SUCCESS(run_order("b", b)) << a.salt << " to " << b.salt;
       }
       EXPECT_EQ(calls, 2u);
       EXPECT_EQ(cache->stats().capture_failures, 0u);
@@ -160,8 +160,8 @@ TEST_F(BranchesTest, RandomGraphsAndTheirSiblings) {
     if (number % 4 >= 3) std::shuffle(b.stream_of.begin(), b.stream_of.end(), random);
     use(at_most(1, Sharing::kUpdatesAcross));
     for (int i = 0; i < 3; ++i) {
-      EXPECT_TRUE(run_order("a", a).ok());
-      EXPECT_TRUE(run_order("b", b).ok());
+      EXPECT_SUCCESS(run_order("a", a));
+      EXPECT_SUCCESS(run_order("b", b));
     }
     const Stats stats = cache->stats();
     EXPECT_EQ(stats.captures, 2u);

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <iterator>
 #include <set>
@@ -128,10 +127,10 @@ TEST_F(SharingTest, SlotNodesAndFixedNodesInOnePlace) {
         }
         for (const int size : {64, 0, 128, 0, 64}) {
           SCOPED_TRACE(testing::Message() << "size " << size);
-          ASSERT_TRUE(run_slot(1, size).ok());
+          ASSERT_SUCCESS(run_slot(1, size));
           EXPECT_RUN(kPatched, run_slot(2, size + 4));
-          ASSERT_TRUE(run_slot(1, size).ok());  // a node of 0 bytes is disabled
-          ASSERT_TRUE(run_fixed(1).ok());
+          ASSERT_SUCCESS(run_slot(1, size));  // a node of 0 bytes is disabled
+          ASSERT_SUCCESS(run_fixed(1));
           EXPECT_RUN(kReplayed, run_fixed(1));
           EXPECT_RUN(kSwitched, run_fixed(0));
           EXPECT_RUN(kSwitched, run_slot(1, size));
@@ -204,25 +203,17 @@ TEST_F(SharingTest, SetsCopiesAndHostFunctionsThatDiffer) {
 
 TEST_F(SharingTest, GraphsOfOtherTopologyTypesOrKindsAreNoSiblings) {
   Stream side;
-  Event fork, join;
-  Event fork_again;
-  void* pinned = nullptr;
-  CUDA_OK(cudaMallocHost(&pinned, 64));
-  std::memset(pinned, 5, 64);
+  const PinnedBuffer<int> memory_of_host(16, 5);
+  int* const pinned = memory_of_host.get();
   const auto step = [&](cudaStream_t s, int index) { CUDA_OK(launch(blend, 1, 32, s, at(index), 32, 3, 4)); };
   // Three kernels, where the second and third are consecutive or parallel.
   const auto forked = [&](cudaStream_t s, bool parallel) {
     step(s, 0);
-    CUDA_OK(cudaEventRecord(fork, s));
-    CUDA_OK(cudaStreamWaitEvent(side, fork, 0));
+    let_follow(side, s);
     step(side, 32);
-    if (!parallel) {
-      CUDA_OK(cudaEventRecord(fork_again, side));
-      CUDA_OK(cudaStreamWaitEvent(s, fork_again, 0));
-    }
+    if (!parallel) let_follow(s, side);
     step(s, 64);
-    CUDA_OK(cudaEventRecord(join, side));
-    CUDA_OK(cudaStreamWaitEvent(s, join, 0));
+    let_follow(s, side);
     step(s, 0);
   };
   const std::vector<std::pair<const char*, std::function<void(cudaStream_t)>>> all = {
@@ -231,6 +222,8 @@ TEST_F(SharingTest, GraphsOfOtherTopologyTypesOrKindsAreNoSiblings) {
       {"set", [&](cudaStream_t s) { CUDA_OK(cudaMemsetAsync(at(0), 1, 64, s)); }},
       {"copy inside the device",
        [&](cudaStream_t s) { CUDA_OK(cudaMemcpyAsync(at(0), at(100), 64, cudaMemcpyDeviceToDevice, s)); }},
+      {"copy of the default kind",
+       [&](cudaStream_t s) { CUDA_OK(cudaMemcpyAsync(at(0), at(100), 64, cudaMemcpyDefault, s)); }},
       {"copy from the host",
        [&](cudaStream_t s) { CUDA_OK(cudaMemcpyAsync(at(0), pinned, 64, cudaMemcpyHostToDevice, s)); }},
       {"copy to the host",
@@ -269,20 +262,6 @@ TEST_F(SharingTest, GraphsOfOtherTopologyTypesOrKindsAreNoSiblings) {
   }
   EXPECT_EQ(cache->stats().evictions, 2 * all.size() - 1);
   expect({.calls = all.size(), .captures = all.size(), .instantiations = 2 * all.size()});
-  CUDA_OK(cudaFreeHost(pinned));
-}
-
-TEST_F(SharingTest, KindsOfOneCopyAreNoSiblings) {
-  use(at_most(1));
-  const auto run_kind = [&](cudaMemcpyKind kind) {
-    return run(key("k", static_cast<int>(kind)),
-               [&, kind](Recorder& rec) { CUDA_OK(cudaMemcpyAsync(at(0), at(100), 64, kind, rec.stream())); });
-  };
-  EXPECT_RUN(kInstantiated, run_kind(cudaMemcpyDeviceToDevice));
-  EXPECT_RUN(kInstantiated, run_kind(cudaMemcpyDefault));
-  EXPECT_RUN(kRestored, run_kind(cudaMemcpyDeviceToDevice));
-  EXPECT_EQ(families(*cache).size(), 2u);
-  expect({.calls = 2, .captures = 2, .instantiations = 3});
 }
 
 TEST_F(SharingTest, PrioritiesMakeFamilies) {
@@ -293,9 +272,7 @@ TEST_F(SharingTest, PrioritiesMakeFamilies) {
   CUDA_OK(cudaStreamCreateWithPriority(&urgent, cudaStreamNonBlocking, greatest));
   for (const unsigned long long flags :
        {0ull, static_cast<unsigned long long>(cudaGraphInstantiateFlagUseNodePriority)}) {
-    Options options = at_most(1);
-    options.instantiate_flags = flags;
-    use(options);
+    use(forced(Sharing::kUpdates, {.max_executables = 1, .instantiate_flags = flags}));
     const auto run_at = [&](cudaStream_t on, int number) {
       return run_on(on, key("k", number), Params<>(), [&, number](Recorder& rec) {
         rec.launch(blend, {1, 32}, at(0), 32, 3, number);

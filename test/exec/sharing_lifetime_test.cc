@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstddef>
 #include <functional>
-#include <future>
 #include <memory>
 #include <random>
 #include <stdexcept>
@@ -50,8 +49,7 @@ absl::StatusOr<Outcome> run_logged(Cache& cache, Log& log, int which, int value,
                              rec.launch(append, {1, 1}, numbers, count, v);
                            });
   if (!outcome.ok()) return outcome;
-  log.wanted.push_back(value);
-  log.wanted.push_back(100 + which);
+  log.wanted.insert(log.wanted.end(), {value, 100 + which});
   for (int i = 0; i < 4; ++i) log.wanted.push_back(which < 3 ? i : 10 * which + i);
   log.wanted.push_back(value);
   return outcome;
@@ -64,7 +62,7 @@ TEST_F(SharingTest, RunsInFlightAreNotChangedBySwitches) {
     std::mt19937 random(1);
     std::atomic<int> called{0};
     for (int i = 0; i < 3000; ++i) {
-      ASSERT_TRUE(run_logged(*cache, log, static_cast<int>(random() % 6), i / 3, &called).ok());
+      ASSERT_SUCCESS(run_logged(*cache, log, static_cast<int>(random() % 6), i / 3, &called));
     }
     log.expect_right();
     const Stats stats = cache->stats();
@@ -114,7 +112,7 @@ TEST_F(SharingTest, CacheEndsWithSwitchedWorkInFlight) {
   Log log(7 * 400);
   for (const bool clear : {true, false}) {
     use(at_most(1));
-    for (int i = 0; i < 200; ++i) ASSERT_TRUE(run_logged(*cache, log, i % 3, i, nullptr).ok());
+    for (int i = 0; i < 200; ++i) ASSERT_SUCCESS(run_logged(*cache, log, i % 3, i, nullptr));
     clear ? cache->clear() : cache.reset();
     if (clear) {
       EXPECT_EQ(cache->stats().live_executables, 0u);
@@ -157,31 +155,7 @@ TEST_F(LeavingTest, KeyOfTheBaseGraphIsErasedWhileASiblingHasItsExecutable) {
   EXPECT_EQ(cache->stats().live_templates, 3u);
 }
 
-TEST_F(LeavingTest, KeyThatHasTheExecutableIsErased) {
-  use(at_most(1));
-  EXPECT_RUN(kInstantiated, run_which(0, 3));
-  EXPECT_RUN(kUpdated, run_which(1, 3));
-  EXPECT_TRUE(cache->erase(key("k", 1)));
-  EXPECT_EQ(cache->stats().live_executables, 0u);
-  EXPECT_RUN(kRestored, run_which(0, 4));
-  EXPECT_RUN(kUpdated, run_which(1, 5));
-  EXPECT_RUN(kSwitched, run_which(0, 6));
-  EXPECT_EQ(calls, 3u);
-}
-
-TEST_F(LeavingTest, ClearedCacheBeginsAnew) {
-  use(at_most(1));
-  for (int i = 0; i < 2; ++i) {
-    EXPECT_RUN(kInstantiated, run_which(0, 3));
-    EXPECT_RUN(kUpdated, run_which(1, 4));
-    EXPECT_RUN(kSwitched, run_which(0, 5));
-    cache->clear();
-    EXPECT_TRUE(cache->entries().empty());
-  }
-  EXPECT_EQ(calls, 4u);
-}
-
-TEST_F(LeavingTest, SiblingErasesItselfInItsFn) {
+TEST_F(LeavingTest, SiblingErasesItselfTheOtherOrAllInItsFn) {
   use(at_most(1));
   EXPECT_RUN(kInstantiated, run_which(0, 3));
   EXPECT_RUN(kInstantiated, run_which(1, 4, [&] { EXPECT_TRUE(cache->erase(key("k", 1))); }));
@@ -189,50 +163,34 @@ TEST_F(LeavingTest, SiblingErasesItselfInItsFn) {
   EXPECT_RUN(kRestored, run_which(0, 5));
   EXPECT_RUN(kUpdated, run_which(1, 6));
   EXPECT_RUN(kSwitched, run_which(0, 7));
-  EXPECT_EQ(calls, 3u);
-}
-
-TEST_F(LeavingTest, SiblingErasesTheOtherOrAllInItsFn) {
-  use(at_most(1));
-  EXPECT_RUN(kInstantiated, run_which(0, 3));
-  EXPECT_RUN(kInstantiated, run_which(1, 4, [&] { EXPECT_TRUE(cache->erase(key("k", 0))); }));
-  EXPECT_RUN(kReplayed, run_which(1, 4));
-  EXPECT_RUN(kUpdated, run_which(2, 5));
-  EXPECT_RUN(kInstantiated, run_which(3, 6, [&] { cache->clear(); }));
+  EXPECT_RUN(kInstantiated, run_which(2, 4, [&] { EXPECT_TRUE(cache->erase(key("k", 0))); }));
+  EXPECT_RUN(kReplayed, run_which(2, 4));
+  EXPECT_RUN(kUpdated, run_which(3, 5));
+  EXPECT_RUN(kInstantiated, run_which(4, 6, [&] { cache->clear(); }));
   EXPECT_TRUE(cache->entries().empty());
-  EXPECT_RUN(kInstantiated, run_which(1, 4));
-  EXPECT_EQ(calls, 5u);
+  EXPECT_RUN(kInstantiated, run_which(2, 4));
+  EXPECT_EQ(calls, 7u);
 }
 
 TEST_F(LeavingTest, SiblingWhoseFnFailsLeavesTheOthersExecutable) {
   use(at_most(1));
   EXPECT_RUN(kInstantiated, run_which(0, 3));
-  const auto add_first = [&](Recorder& rec) { rec.launch(blend, {2, 32}, at(0), 128, 3, 3); };
-  EXPECT_THROW((void)cache->run(key("throws"), stream, params(1),
-                                [&](Recorder& rec, Slot<int>) {
-                                  add_first(rec);
-                                  throw std::runtime_error("no");
-                                }),
+  // A key whose fn enqueues the sibling's first node and ends like this.
+  const auto end_by = [&](const char* name, const auto& end) {
+    return cache->run(key(name), stream, [&](Recorder& rec) {
+      rec.launch(blend, {2, 32}, at(0), 128, 3, 3);
+      return end(rec);
+    });
+  };
+  EXPECT_THROW((void)end_by("throws", [](Recorder&) -> cudaError_t { throw std::runtime_error("no"); }),
                std::runtime_error);
   EXPECT_RUN(kReplayed, run_which(0, 3));
-  EXPECT_FAILURE(kAborted, cache->run(key("fails"), stream, [&](Recorder& rec) {
-    add_first(rec);
-    return absl::AbortedError("no");
-  }));
+  EXPECT_FAILURE(kAborted, end_by("fails", [](Recorder&) { return absl::AbortedError("no"); }));
   EXPECT_RUN(kPatched, run_which(0, 4));
-  EXPECT_FALSE(cache
-                   ->run(key("fails"), stream,
-                         [&](Recorder& rec) {
-                           add_first(rec);
-                           return cudaErrorInvalidValue;
-                         })
-                   .ok());
+  EXPECT_FALSE(end_by("fails", [](Recorder&) { return cudaErrorInvalidValue; }).ok());
   EXPECT_RUN(kReplayed, run_which(0, 4));
   // A capture that breaks.
-  EXPECT_RUN(kEager, cache->run(key("breaks"), stream, [&](Recorder& rec) {
-    add_first(rec);
-    return cudaStreamSynchronize(rec.stream());
-  }));
+  EXPECT_RUN(kEager, end_by("breaks", [](Recorder& rec) { return cudaStreamSynchronize(rec.stream()); }));
   EXPECT_RUN(kReplayed, run_which(0, 4));
   EXPECT_EQ(cache->stats().updates, 0u);
   EXPECT_EQ(cache->stats().failed, 3u);
@@ -255,8 +213,8 @@ TEST_F(LeavingTest, SiblingWhoseFnFailsLeavesTheOthersExecutable) {
 TEST_F(SharingTest, SiblingsOnTwoStreamsInTurn) {
   use(at_most(1));
   Log logs[] = {Log(7 * 300), Log(7 * 300)};
-  for (int i = 0; i < 300; ++i) ASSERT_TRUE(run_logged(*cache, logs[i % 2], i % 2, i, nullptr).ok());
-  for (int i = 0; i < 300; ++i) ASSERT_TRUE(run_logged(*cache, logs[i % 2], i % 3, i, nullptr).ok());
+  for (int i = 0; i < 300; ++i) ASSERT_SUCCESS(run_logged(*cache, logs[i % 2], i % 2, i, nullptr));
+  for (int i = 0; i < 300; ++i) ASSERT_SUCCESS(run_logged(*cache, logs[i % 2], i % 3, i, nullptr));
   for (const Log& log : logs) log.expect_right();
   EXPECT_EQ(cache->stats().instantiations, 1u);
   EXPECT_EQ(cache->stats().captures, 3u);
@@ -305,10 +263,8 @@ TEST_F(SharingOnStreamsTest, KeysOfTwoStreamsShareWhereTheyMustOrAnOptionSaysSo)
     EXPECT_EQ(cache->stats().live_executables, 1u);
     EXPECT_EQ(cache->stats().evictions, 0u);
   }
-  Options options;
-  options.share = Share::kAlways;
-  use(options);
-  for (unsigned i = 0; i < 16; ++i) ASSERT_TRUE(run_key(i % 8).ok());
+  use(Options{.share = Share::kAlways});
+  for (unsigned i = 0; i < 16; ++i) ASSERT_SUCCESS(run_key(i % 8));
   EXPECT_EQ(cache->stats().families, 2u);
   EXPECT_EQ(cache->stats().live_executables, 2u);  // a table for each
 }
@@ -332,7 +288,7 @@ TEST_F(SharingOnStreamsTest, KeysOfStreamsThatAreReplacedShareWithNoOthers) {
   use(renting());
   for (int epoch = 0; epoch < 4; ++epoch) {
     Stream streams[2];
-    for (unsigned run = 0; run < 12; ++run) ASSERT_TRUE(run_on_stream(run % 4, streams[run % 2]).ok());
+    for (unsigned run = 0; run < 12; ++run) ASSERT_SUCCESS(run_on_stream(run % 4, streams[run % 2]));
     for (const unsigned even : {0u, 2u}) {
       for (const unsigned odd : {1u, 3u}) EXPECT_NE(family_of(even), family_of(odd)) << "epoch " << epoch;
     }
@@ -353,72 +309,6 @@ TEST_F(SharingTest, StreamsOfThreadsAreTheirOwn) {
   run_in_thread(0);
   run_in_thread(1);
   EXPECT_EQ(cache->stats().families, 2u);
-}
-
-TEST_F(SharingTest, SwitchesLeaveTheThreadAsItWas) {
-  int before = -1, after = -1;
-  CUDA_OK(cudaGetDevice(&before));
-  for (const int padding : {0, 30}) {
-    use(at_most(1));
-    Log log(100);
-    const auto run_which = [&](int which) {
-      return cache->run(key("k", which), log.stream, [&, which](Recorder& rec) {
-        for (int i = 0; i < padding; ++i) rec.launch(do_nothing, {1, 1});
-        rec.launch(append, {1u + static_cast<unsigned>(which), 1}, log.numbers.get(), log.count.get(), which);
-      });
-    };
-    // An error of the caller, which must not be lost.
-    EXPECT_EQ(cudaSetDevice(1000), cudaErrorInvalidDevice);
-    EXPECT_RUN(kInstantiated, run_which(0));
-    EXPECT_RUN(kUpdated, run_which(1));
-    EXPECT_EQ(cudaPeekAtLastError(), cudaErrorInvalidDevice);
-    EXPECT_RUN(kSwitched, run_which(0));
-    EXPECT_RUN(kUpdated, run_which(2));
-    EXPECT_RUN(kSwitched, run_which(1));
-    EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
-    CUDA_OK(cudaGetLastError());
-    EXPECT_RUN(kSwitched, run_which(0));
-    CUDA_OK(cudaPeekAtLastError());
-    CUDA_OK(cudaGetDevice(&after));
-    EXPECT_EQ(after, before);
-    EXPECT_EQ(thread_capture_mode(), cudaStreamCaptureModeGlobal);
-    log.wanted = {0, 1, 0, 2, 1, 0};
-    log.expect_right();
-  }
-}
-
-TEST_F(SharingTest, SwitchesBesideAnotherThreadsCaptureInGlobalMode) {
-  for (const Sharing sharing : {Sharing::kAuto, Sharing::kNever}) {
-    SCOPED_TRACE(static_cast<int>(sharing));
-    use(at_most(1, sharing));
-    Log log(7 * 100);
-    EXPECT_TRUE(run_logged(*cache, log, 0, 1, nullptr).ok());
-    CUDA_OK(cudaStreamSynchronize(log.stream));
-    DeviceBuffer<int> captured_into(32);
-    Stream other;
-    std::promise<void> begun, done;
-    std::thread thread([&] {
-      CUDA_OK(cudaStreamBeginCapture(other, cudaStreamCaptureModeGlobal));
-      CUDA_OK(launch(blend, 1, 32, other, captured_into.get(), 32, 3, 4));
-      begun.set_value();
-      done.get_future().wait();
-      CUDA_OK(launch(blend, 1, 32, other, captured_into.get(), 32, 3, 4));
-      cudaGraph_t graph = nullptr;
-      CUDA_OK(cudaStreamEndCapture(other, &graph));
-      EXPECT_NE(graph, nullptr);
-      if (graph != nullptr) {
-        CUDA_OK(cudaGraphDestroy(graph));
-      }
-    });
-    begun.get_future().wait();
-    for (int i = 0; i < 20; ++i) {
-      const auto outcome = run_logged(*cache, log, i % 5, i, nullptr);
-      EXPECT_TRUE(outcome.ok() && *outcome != Outcome::kEager) << i << ' ' << outcome.status();
-    }
-    done.set_value();
-    thread.join();
-    log.expect_right();
-  }
 }
 
 }  // namespace

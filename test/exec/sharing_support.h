@@ -23,6 +23,14 @@ inline Options at_most(int max_executables, Sharing sharing = Sharing::kUpdates)
 
 inline Options direct() { return {.max_executables = 0}; }
 
+// What blend() does to `n` numbers.
+inline void blend_here(int* p, int n, int factor, int addend) {
+  for (int i = 0; i < n; ++i) {
+    p[i] = static_cast<int>(static_cast<unsigned>(factor) * static_cast<unsigned>(p[i]) +
+                            static_cast<unsigned>(addend + i));
+  }
+}
+
 struct Counts {
   std::uint64_t calls = 0, captures = 0, instantiations = 0, updates = 0, patched_nodes = 0;
 };
@@ -85,6 +93,16 @@ class SharingTest : public StreamTest {
   template <class Fn>
   absl::StatusOr<Outcome> run(const Key& which, const Fn& fn) {
     return run_on(stream, which, Params<>(), fn);
+  }
+
+  // Each of `members` keys runs in turn, `rounds` times: run_member(which).
+  template <class Run>
+  void take_turns(int rounds, int members, const Run& run_member) {
+    for (int round = 0; round < rounds; ++round) {
+      for (int which = 0; which < members; ++which) {
+        ASSERT_SUCCESS(run_member(which)) << "member " << which << ", round " << round;
+      }
+    }
   }
 
   void expect(const Counts& wanted) {

@@ -10,6 +10,7 @@
 #include <iterator>
 #include <random>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "graphcache/graphcache.h"
@@ -95,6 +96,10 @@ struct Row {
   unsigned size, alignment, lead, other_lead;
   absl::StatusOr<Outcome> (*run)(const Request&, const Values&);
 
+  std::string name() const {
+    return std::to_string(size) + " bytes, alignment " + std::to_string(alignment) + ", behind " +
+           std::to_string(lead) + " or " + std::to_string(other_lead) + " bytes";
+  }
   unsigned offset(unsigned behind) const { return (behind + alignment - 1) / alignment * alignment; }
 };
 
@@ -154,7 +159,7 @@ class StructuresTest : public StreamTest {
   absl::StatusOr<Outcome> run(const Row& row, const Request& request, const Values& values) {
     CUDA_OK(cudaMemsetAsync(out.get(), 0x5a, out.bytes(), stream));
     const absl::StatusOr<Outcome> outcome = row.run(request, values);
-    EXPECT_TRUE(outcome.ok()) << outcome.status();
+    EXPECT_SUCCESS(outcome);
     std::vector<unsigned char> wanted;
     for (int i = 0; i < request.nodes; ++i) {
       const unsigned lead = takes_other(request.kernels, i) ? row.other_lead : row.lead;
@@ -171,8 +176,7 @@ class StructuresTest : public StreamTest {
 
   // Runs of one key: new values, the same, a byte after the structure, a byte of it, the value before it in params().
   void expect_patches(const Options& options, const Row& row, Kernels kernels) {
-    SCOPED_TRACE(testing::Message() << row.size << " bytes, alignment " << row.alignment << ", behind " << row.lead
-                                    << " or " << row.other_lead << " bytes");
+    SCOPED_TRACE(testing::Message() << row.name() << ", kernels " << static_cast<int>(kernels));
     Cache cache(options);
     const Request request = request_for(cache, From::kSlot, kernels, kNodes);
     Values values{};
@@ -189,12 +193,12 @@ class StructuresTest : public StreamTest {
       EXPECT_RUN(kPatched, run(row, request, values));
     }
     values.before = 1;
-    ASSERT_TRUE(run(row, request, values).ok());
+    ASSERT_SUCCESS(run(row, request, values));
     EXPECT_EQ(cache.stats().refused_device_updates, 0u);
   }
   void expect_patches(Patching patching, Kernels kernels) {
-    Options options;
-    force(patching);
+    SCOPED_TRACE(testing::Message() << "patching " << static_cast<int>(patching));
+    const Options options = forced(patching);
     for (const Row* row : chosen_rows()) {
       expect_patches(options, *row, kernels);
       if (HasFailure()) return;
@@ -204,12 +208,8 @@ class StructuresTest : public StreamTest {
   // Keys that differ in the constants of their nodes take turns by a table.
   void expect_switches(const Row& row, From from) {
     constexpr int kKeys = 4, kTableNodes = 6, kRounds = 3;
-    SCOPED_TRACE(testing::Message() << row.size << " bytes, alignment " << row.alignment << ", behind " << row.lead
-                                    << " and " << row.other_lead << " bytes");
-    Options options;
-    options.max_executables = 2;
-    force(&options, Sharing::kTable);
-    Cache cache(options);
+    SCOPED_TRACE(testing::Message() << row.name() << ", from " << static_cast<int>(from));
+    Cache cache(forced(Sharing::kTable, {.max_executables = 2}));
     std::vector<Request> requests(kKeys, request_for(cache, from, Kernels::kBoth, kTableNodes));
     for (int i = 1; i < kKeys; ++i) {
       requests[i].key = i;
@@ -224,7 +224,7 @@ class StructuresTest : public StreamTest {
         if (below(2) == 0) fill_at_random(values.slot);
         if (below(2) == 0) change_byte(values.slot, row.size);
         if (below(2) == 0) values.after = static_cast<unsigned char>(random());
-        ASSERT_TRUE(run(row, request, values).ok());
+        ASSERT_SUCCESS(run(row, request, values));
       }
     }
     EXPECT_EQ(cache.stats().instantiations, 1u);
@@ -261,28 +261,17 @@ TEST_F(StructuresTest, TheChosenRowsHaveEverySizeAndEveryResidue) {
   EXPECT_EQ(residues_of_cut, every);
 }
 
-TEST_F(StructuresTest, AreWrittenByDefault) {
-  expect_patches(Patching::kAuto, Kernels::kOne);
-  expect_patches(Patching::kAuto, Kernels::kOther);
+TEST_F(StructuresTest, AreWrittenByTheDeviceOrByTheHost) {
+  for (const Patching patching : {Patching::kAuto, Patching::kDeviceUpdated}) {
+    // Of the last, a slot goes to two kernels at two offsets.
+    for (const Kernels kernels : {Kernels::kOne, Kernels::kOther, Kernels::kBoth}) expect_patches(patching, kernels);
+  }
+  expect_patches(Patching::kPerNode, Kernels::kBoth);
 }
 
-TEST_F(StructuresTest, AreWrittenByTheDevice) {
-  expect_patches(Patching::kDeviceUpdated, Kernels::kOne);
-  expect_patches(Patching::kDeviceUpdated, Kernels::kOther);
+TEST_F(StructuresTest, AreSlotsAndConstantsThatDifferBetweenKeysOfATable) {
+  for (const From from : {From::kSlot, From::kConstant, From::kBoth}) expect_switches(from);
 }
-
-TEST_F(StructuresTest, AreWrittenByTheHost) { expect_patches(Patching::kPerNode, Kernels::kBoth); }
-
-TEST_F(StructuresTest, ASlotMayGoToTwoKernelsAtTwoOffsets) {
-  expect_patches(Patching::kAuto, Kernels::kBoth);
-  expect_patches(Patching::kDeviceUpdated, Kernels::kBoth);
-}
-
-TEST_F(StructuresTest, AreSlotsUnderATable) { expect_switches(From::kSlot); }
-
-TEST_F(StructuresTest, AreConstantsThatDifferBetweenKeysOfATable) { expect_switches(From::kConstant); }
-
-TEST_F(StructuresTest, AreSlotsAndConstantsUnderATable) { expect_switches(From::kBoth); }
 
 // ---- Classes --------------------------------------------------------------------------------------------------------
 
@@ -297,9 +286,7 @@ class ClassesTest : public StreamTest {
       ASSERT_TRUE(did(outcome, captured.run(key("k"), stream, fn)));
       expect(wanted);
     }
-    Options options;
-    options.max_executables = 0;
-    Cache direct(options);
+    Cache direct({.max_executables = 0});
     out.write(std::vector<float>(kSize, -7.0f));
     ASSERT_TRUE(did(Outcome::kEager, direct.run(key("k"), stream, fn)));
     expect(wanted);
@@ -374,12 +361,9 @@ TEST_F(ClassesTest, ASlotMayBecomeAClassThatIsNotTriviallyCopyable) {
   Cache cache;
   for (const float value : {1.0f, 2.0f, 2.0f, 3.0f}) {
     const __half2_raw halves = __floats2half2_rn(value, -value);
-    ASSERT_TRUE(cache
-                    .run(key("k"), stream, params(halves),
-                         [&](Recorder& rec, Slot<__half2_raw> slot) {
-                           rec.launch(take_halves, {1, 1}, slot, __floats2bfloat162_rn(4.0f, 5.0f), out.get());
-                         })
-                    .ok());
+    ASSERT_SUCCESS(cache.run(key("k"), stream, params(halves), [&](Recorder& rec, Slot<__half2_raw> slot) {
+      rec.launch(take_halves, {1, 1}, slot, __floats2bfloat162_rn(4.0f, 5.0f), out.get());
+    }));
     expect({value, -value, 4.0f, 5.0f});
   }
   EXPECT_EQ(cache.stats().captures, 1u);

@@ -2,9 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -72,24 +70,20 @@ TEST(ExportDotTest, ANodeShowsItsKernelItsShapeAndItsSlots) {
   EXPECT_THAT(dot, HasSubstr("n0 -> n1;"));
 }
 
-TEST(ExportDotTest, AttributesThatEveryKernelHasAreLeftOut) {
-  GraphNode usual = kernel("gemm()", 1), other = usual;
+TEST(ExportDotTest, AttributesThatEveryKernelHasAndShapesOfOtherNodesAreLeftOut) {
+  GraphNode usual = kernel("gemm()", 1), other = usual, copy;
   usual.attributes = {{"cluster scheduling policy", "1"}, {"memory synchronization domain map", "0, 1"}};
   other.attributes = {{"cluster scheduling policy", "2"}, {"memory synchronization domain map", "1, 1"}};
-  EXPECT_THAT(to_dot(graph({usual})), HasSubstr("block 32 x 2\\l\""));
-  EXPECT_THAT(to_dot(graph({other})),
-              HasSubstr("cluster scheduling policy: 2; memory synchronization domain map: 1, 1\\l"));
-}
-
-TEST(ExportDotTest, OtherNodesThanKernelsHaveNoShape) {
-  GraphNode copy;
   copy.type = cudaGraphNodeTypeMemcpy;
   copy.name = "copy";
   copy.arguments = {{"bytes", {1, 0, 0, 0, 0, 0, 0, 0}, true}};
+  EXPECT_THAT(to_dot(graph({usual})), HasSubstr("block 32 x 2\\l\""));
+  EXPECT_THAT(to_dot(graph({other})),
+              HasSubstr("cluster scheduling policy: 2; memory synchronization domain map: 1, 1\\l"));
   EXPECT_THAT(to_dot(graph({copy})), HasSubstr("[label=\"0  copy\\lslot: bytes\\l\""));
 }
 
-TEST(ExportDotTest, OfALongNameTheFunctionStays) {
+TEST(ExportDotTest, OfALongNameTheFunctionStaysUnlessItIsUnusual) {
   const std::string parameters(80, 'p'), arguments = "<float, std::pair<int, " + std::string(80, 't') + "> >";
   const auto label = [](const std::string& name) { return to_dot(graph({kernel(name, 1)})); };
   const std::string whole = "void of<float>(int)";
@@ -101,9 +95,6 @@ TEST(ExportDotTest, OfALongNameTheFunctionStays) {
   EXPECT_THAT(label(std::string(200, 'n') + "::end(" + parameters + ")"), HasSubstr("nnn::end(...)\\l"));
   // The tooltip has the whole name.
   EXPECT_THAT(label("void of(" + parameters + ")"), HasSubstr("tooltip=\"kernel void of(" + parameters + ")\""));
-}
-
-TEST(ExportDotTest, AnUnusualNameIsCutSomewhere) {
   for (const std::string& name : {std::string(300, '<'), std::string(300, ')'), std::string(300, '('),
                                   std::string(300, '\xBF'), "operator" + std::string(300, '<')}) {
     EXPECT_NE(to_dot(graph({kernel(name, 1)})), "");

@@ -40,13 +40,10 @@ const Row kNames = {"label", "entry", "graph_id", "executable_id", "node", "tool
 TEST_F(ExportNodeTableTest, EachNodeOfEachGraphHasALine) {
   Cache cache(unshared(1));
   EXPECT_TRUE(run_add(cache, key("without executable")).ok());
-  EXPECT_TRUE(cache
-                  .run(key("two nodes"), stream,
-                       [&](cudaStream_t on) {
-                         CUDA_OK(cudaMemsetAsync(data.get(), 0, data.bytes(), on));
-                         return add_one(on);
-                       })
-                  .ok());
+  EXPECT_SUCCESS(cache.run(key("two nodes"), stream, [&](cudaStream_t on) {
+    CUDA_OK(cudaMemsetAsync(data.get(), 0, data.bytes(), on));
+    return add_one(on);
+  }));
   std::vector<Row> wanted = {kNames};
   const auto text = [](const std::optional<std::uint64_t>& number) { return number ? std::to_string(*number) : ""; };
   for (const EntryInfo& entry : cache.entries()) {
@@ -67,9 +64,7 @@ TEST_F(ExportNodeTableTest, EachNodeOfEachGraphHasALine) {
 }
 
 TEST_F(ExportNodeTableTest, KeysWithoutAGraphHaveNoLine) {
-  Options options;
-  options.capture_after = 1;
-  Cache cache(options);
+  Cache cache({.capture_after = 1});
   EXPECT_EQ(rows(node_table(cache)), std::vector<Row>{kNames});
   EXPECT_RUN(kEager, run_add(cache, key("k")));
   EXPECT_EQ(rows(node_table(cache)), std::vector<Row>{kNames});
@@ -85,9 +80,7 @@ TEST_F(ExportNodeTableTest, ALabelStaysOneField) {
 }
 
 TEST_F(ExportNodeTableTest, AGraphInUseIsLeftOut) {
-  Options options;
-  options.verify_every = 1;  // a hit calls fn as well
-  Cache cache(options);
+  Cache cache({.verify_every = 1});  // a hit calls fn as well
   EXPECT_TRUE(run_add(cache, key("other")).ok());
   std::vector<Row> found;
   const auto run = [&] {

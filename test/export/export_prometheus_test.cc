@@ -55,6 +55,14 @@ class ExportPrometheusTest : public CacheTest {
     }
     return -1;
   }
+  // Of a label of the cache "default": its entries, or its runs with this outcome.
+  static double entries_of(const std::vector<MetricFamily>& page, const std::string& label) {
+    return value(page, "graphcache_label_entries", {{"cache", "default"}, {"label", label}});
+  }
+  static double runs_of(const std::vector<MetricFamily>& page, const std::string& label, Outcome outcome) {
+    return value(page, "graphcache_label_runs_total",
+                 {{"cache", "default"}, {"label", label}, {"outcome", to_string(outcome)}});
+  }
   static std::string text(const std::vector<MetricFamily>& page) {
     return static_cast<const prometheus::Serializer&>(prometheus::TextSerializer()).Serialize(page);
   }
@@ -64,19 +72,15 @@ class ExportPrometheusTest : public CacheTest {
                      [&](cudaStream_t on) { return cudaMemsetAsync(data.get(), 0, data.bytes(), on); });
   }
   // Options with everything measured.
-  static Options measured(int max_executables) {
-    Options options = renting(max_executables);
+  static Options measured(Options options) {
+    options = renting(options);
     options.listeners = {std::make_shared<HitLatency>(), std::make_shared<MemoryMeter>(0)};
     return options;
   }
 };
 
 TEST_F(ExportPrometheusTest, ValuesAreThoseOfStats) {
-  Options options = measured(1);
-  options.max_templates = 2;
-  options.verify_every = 2;
-  options.capture_after = 1;
-  Cache cache(options);
+  Cache cache(measured({.max_executables = 1, .max_templates = 2, .capture_after = 1, .verify_every = 2}));
   for (int i = 0; i < 30; ++i) {
     EXPECT_TRUE(run_add(cache, key("k", i % 4)).ok());
     EXPECT_TRUE(run_add(cache, stream, static_cast<float>(i)).ok());
@@ -117,7 +121,7 @@ TEST_F(ExportPrometheusTest, ValuesAreThoseOfStats) {
                                                         {"estimated_device_bytes", stats.estimated_device_bytes}};
   for (const auto& [name, number] : numbers) EXPECT_EQ(found(name), static_cast<double>(number)) << name;
   EXPECT_EQ(found("measured_device_bytes"),
-            static_cast<double>(find_listener<MemoryMeter>(options.listeners)->bytes()));
+            static_cast<double>(find_listener<MemoryMeter>(cache.options().listeners)->bytes()));
   const std::map<std::string, std::chrono::nanoseconds> times = {
       {"capture_seconds_total", stats.capture_time},
       {"instantiate_seconds_total", stats.instantiate_time},
@@ -147,25 +151,20 @@ TEST_F(ExportPrometheusTest, LabelsHaveTheirRunsAndEntries) {
   ASSERT_EQ(labels.size(), 2u);
   EXPECT_EQ(labels[0].label, "");
   for (const LabelStats& label : labels) {
-    EXPECT_EQ(value(page, "graphcache_label_entries", {{"cache", "default"}, {"label", label.label}}),
-              static_cast<double>(label.entries));
+    EXPECT_EQ(entries_of(page, label.label), static_cast<double>(label.entries));
     for (int i = 0; i < kOutcomeCount; ++i) {
-      EXPECT_EQ(value(page, "graphcache_label_runs_total",
-                      {{"cache", "default"}, {"label", label.label}, {"outcome", to_string(static_cast<Outcome>(i))}}),
-                static_cast<double>(label.outcomes[i]));
+      EXPECT_EQ(runs_of(page, label.label, static_cast<Outcome>(i)), static_cast<double>(label.outcomes[i]));
     }
   }
   cache.clear();
   const std::vector<MetricFamily> cleared = collector.Collect();
-  EXPECT_EQ(value(cleared, "graphcache_label_entries", {{"cache", "default"}, {"label", "a"}}), 0);
-  EXPECT_EQ(
-      value(cleared, "graphcache_label_runs_total", {{"cache", "default"}, {"label", "a"}, {"outcome", "replayed"}}),
-      2);
+  EXPECT_EQ(entries_of(cleared, "a"), 0);
+  EXPECT_EQ(runs_of(cleared, "a", Outcome::kReplayed), 2);
 }
 
 // https://prometheus.io/docs/practices/naming
 TEST_F(ExportPrometheusTest, NamesFollowTheRules) {
-  Cache cache(measured(2));
+  Cache cache(measured({.max_executables = 2}));
   EXPECT_TRUE(run_add(cache, key("k")).ok());
   const std::vector<MetricFamily> page = PrometheusCollector(cache).Collect();
   std::set<std::string> names;
@@ -186,7 +185,7 @@ TEST_F(ExportPrometheusTest, NamesFollowTheRules) {
 }
 
 TEST_F(ExportPrometheusTest, TimedHitsAreAHistogram) {
-  Cache cache(measured(2));
+  Cache cache(measured({.max_executables = 2}));
   for (int i = 0; i < 4 * 1024; ++i) EXPECT_TRUE(run_add(cache, key("k")).ok());
   const std::vector<MetricFamily> page = PrometheusCollector(cache).Collect();
   const MetricFamily* const hits = family(page, "graphcache_hit_seconds");
@@ -228,10 +227,8 @@ TEST_F(ExportPrometheusTest, OthersAndAnOwnLabelOtherAreOneSeries) {
   const MetricFamily* const entries = family(page, "graphcache_label_entries");
   ASSERT_NE(entries, nullptr);
   EXPECT_EQ(entries->metric.size(), 64u);
-  EXPECT_EQ(value(page, entries->name, {{"cache", "default"}, {"label", "other"}}), 8);
-  EXPECT_EQ(
-      value(page, "graphcache_label_runs_total", {{"cache", "default"}, {"label", "other"}, {"outcome", "replayed"}}),
-      1);
+  EXPECT_EQ(entries_of(page, "other"), 8);
+  EXPECT_EQ(runs_of(page, "other", Outcome::kReplayed), 1);
 }
 
 TEST_F(ExportPrometheusTest, LabelsThatAreNoTextShareASeriesOfText) {
@@ -257,10 +254,7 @@ TEST_F(ExportPrometheusTest, ALabelCannotBreakThePage) {
 
 TEST_F(ExportPrometheusTest, NoCountOfALabelFallsWhileKeysAreErased) {
   const int keys = by_size(700, 3000, 3000);  // more than the cache reads at a time
-  Options options;
-  options.capture_after = 1000;
-  options.listeners = {std::make_shared<History>()};
-  Cache cache(options);
+  Cache cache({.capture_after = 1000, .listeners = {std::make_shared<History>()}});
   const auto run = [&](int i) { EXPECT_TRUE(run_add(cache, key("k", i)).ok()); };
   for (int i = 0; i < keys; ++i) run(i);
   const PrometheusCollector collector(cache);
@@ -272,8 +266,7 @@ TEST_F(ExportPrometheusTest, NoCountOfALabelFallsWhileKeysAreErased) {
   double last = 0;
   for (bool done = false; !done;) {
     done = over;
-    const double now = value(collector.Collect(), "graphcache_label_runs_total",
-                             {{"cache", "default"}, {"label", "k"}, {"outcome", "eager"}});
+    const double now = runs_of(collector.Collect(), "k", Outcome::kEager);
     EXPECT_GE(now, last);
     last = now;
   }
@@ -290,7 +283,7 @@ void collect_queries(const nlohmann::json& json, std::vector<std::string>* queri
 }
 
 TEST_F(ExportPrometheusTest, TheDashboardQueriesExistingMetrics) {
-  Cache cache(measured(2));
+  Cache cache(measured({.max_executables = 2}));
   EXPECT_TRUE(run_add(cache, key("k")).ok());
   std::set<std::string> known;
   for (const MetricFamily& family : PrometheusCollector(cache).Collect()) {

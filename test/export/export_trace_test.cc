@@ -60,11 +60,8 @@ class ExportTraceTest : public CacheTest {
 };
 
 TEST_F(ExportTraceTest, ACachesEventsAreATrace) {
-  Options options = unshared(1);
   const auto ring = std::make_shared<EventRing>(100);
-  options.listeners = {ring};
-  options.max_templates = 1;
-  Cache cache(options);
+  Cache cache(unshared({.max_executables = 1, .max_templates = 1, .listeners = {ring}}));
   for (const char* label : {"first", "first", "second"}) EXPECT_TRUE(run_add(cache, key(label)).ok());
   EXPECT_FALSE(cache.run(key("third"), stream, [](cudaStream_t) { return absl::DataLossError("lost"); }).ok());
   const std::vector<KeptEvent> kept = ring->events();
@@ -86,7 +83,7 @@ TEST_F(ExportTraceTest, ACachesEventsAreATrace) {
   EXPECT_LE(events[1]["ts"].get<double>() + events[1]["dur"].get<double>(), events[0]["dur"].get<double>());
 }
 
-TEST_F(ExportTraceTest, TimesCountFromTheFirstEventOn) {
+TEST_F(ExportTraceTest, TimesCountFromTheFirstEventOnAndALongerEventIsBeforeThoseThatItContains) {
   // In the order of EventRing::events(): by the end of the event.
   const std::vector<json> events =
       checked(chrome_trace({event(EventKind::kCapture, "k", 1, 2500, 1000), event(EventKind::kEvict, "k", 2, 3000, 0),
@@ -99,13 +96,10 @@ TEST_F(ExportTraceTest, TimesCountFromTheFirstEventOn) {
   EXPECT_EQ(events[1]["dur"], 1);
   EXPECT_EQ(events[2]["ph"], "i");
   EXPECT_EQ(events[2]["ts"], 2);
-}
-
-TEST_F(ExportTraceTest, OfTwoThatBeginAtOnceTheLongerOneContainsTheOther) {
-  const std::vector<json> events =
+  const std::vector<json> at_once =
       checked(chrome_trace({event(EventKind::kCapture, "k", 1, 0, 10), event(EventKind::kRun, "k", 1, 0, 1000)}));
-  ASSERT_EQ(events.size(), 2u);
-  EXPECT_EQ(events[0]["cat"], "run");
+  ASSERT_EQ(at_once.size(), 2u);
+  EXPECT_EQ(at_once[0]["cat"], "run");
 }
 
 TEST_F(ExportTraceTest, ThreadsHaveNames) {

@@ -119,9 +119,7 @@ TEST(FirstAllocationsTest, AnyOfAProcesssFirstRunMayFail) {
       ASSERT_LT(nth, 1000);
       const pid_t child = fork();
       if (child == 0) {
-        Options options;
-        options.max_executables = executables;
-        Cache cache(options);
+        Cache cache({.max_executables = executables});
         const Stream stream;
         const Key the_key = key("k");
         const std::function<void(cudaStream_t)> fn = [](cudaStream_t) {};
@@ -239,9 +237,7 @@ TEST_F(AllocationsTest, KeptObjectsAreReleasedWhenMemoryRunsOut) {
     for (int nth = 1; struck; ++nth) {
       SCOPED_TRACE("allocation " + std::to_string(nth));
       hostrt::reset();
-      Options options;
-      options.max_executables = executables;
-      World world(options);
+      World world(Options{.max_executables = executables});
       const auto owner = std::make_shared<int>(1);
       const auto run = [&] {
         return world.cache->run(kKey, world.stream, [&](Recorder& rec) {
@@ -272,9 +268,7 @@ TEST_F(AllocationsTest, AWatchedCallThatBreaksTheCaptureMayFindNoMemory) {
     for (int nth = 0; struck; ++nth) {
       SCOPED_TRACE("allocation " + std::to_string(nth));
       hostrt::reset();
-      Options options;
-      options.diagnose = true;
-      World world(options);
+      World world(Options{.diagnose = true});
       const auto run = [&](bool breaks) {
         struck = false;
         return world.cache->run(kKey, world.stream, [&](Recorder& rec) {
@@ -308,9 +302,7 @@ TEST_F(AllocationsTest, AFindingOfVerifyModeMayFindNoMemory) {
   for (int nth = 1; struck; ++nth) {
     SCOPED_TRACE("allocation " + std::to_string(nth));
     hostrt::reset();
-    Options options;
-    options.verify_every = 1;
-    World world(options);
+    World world(Options{.verify_every = 1});
     int value = -5;
     const auto run = [&] {
       return world.cache->run(kKey, world.stream, [&](Recorder& rec) {
@@ -423,11 +415,8 @@ TEST_F(AllocationsTest, ReportsOfACacheThrowNothingAndHarmNothing) {
   // Its text is allocated.
   const auto key_of = [](int i) { return key("a key with a long label", i); };
   for (int i = 0; i < 40; ++i) {
-    EXPECT_TRUE(
-        world.cache
-            ->run(key_of(i), world.stream,
-                  [&](cudaStream_t on) { return launch(do_nothing, dim3(static_cast<unsigned>(i + 1)), 1, on); })
-            .ok());
+    const auto fn = [&](cudaStream_t on) { return launch(do_nothing, dim3(static_cast<unsigned>(i + 1)), 1, on); };
+    EXPECT_TRUE(world.cache->run(key_of(i), world.stream, fn).ok());
   }
   const auto run_twice = [&] {
     return world.cache->run(key("twice"), world.stream, [&](cudaStream_t on) { return launch(do_nothing, 1, 1, on); });

@@ -35,9 +35,7 @@ TEST_F(FailuresSiblingsTest, RefusedUpdateLeavesTheSiblingAloneAndIsNotTriedAgai
 }
 
 TEST_F(FailuresSiblingsTest, RefusedUpdateBetweenTwoStreamsIsNotTriedAgain) {
-  Options options;
-  options.max_executables = 1;
-  Cache cache(options);
+  Cache cache({.max_executables = 1});
   Stream streams[2];
   DeviceBuffer<int> memory(128);
   const auto run = [&](unsigned which) {
@@ -128,20 +126,8 @@ TEST_F(FailuresSiblingsTest, RefusedValueAfterAnUpdateLeavesTheExecutableToItsKe
 // A partly read graph must not count as read, because an update silently ignores some differences.
 TEST_F(FailuresSiblingsTest, GraphThatCouldNotBeReadIsNotUpdatedIntoAWrongOne) {
   const auto cluster_of = [](unsigned size, Cache& cache, cudaStream_t stream, int* out) {
-    return cache.run(key("cluster", size), stream, [size, out](cudaStream_t on) {
-      cudaLaunchAttribute attribute = {};
-      attribute.id = cudaLaunchAttributeClusterDimension;
-      attribute.val.clusterDim = {size, 1, 1};
-      cudaLaunchConfig_t config = {};
-      config.gridDim = dim3(4);
-      config.blockDim = dim3(1);
-      config.stream = on;
-      config.attrs = &attribute;
-      config.numAttrs = size == 0 ? 0 : 1;
-      int* target = out;
-      void* arguments[] = {&target};
-      return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(record_cluster), arguments);
-    });
+    return cache.run(key("cluster", size), stream,
+                     [size, out](cudaStream_t on) { return launch_in_clusters(record_cluster, 4, 1, size, on, out); });
   };
   for (const char* function : {"cudaGraphKernelNodeGetAttribute", "cudaGraphKernelNodeGetParams",
                                "cudaFuncGetParamInfo", "cudaGraphNodeGetType", "cudaGraphNodeGetDependencies"}) {

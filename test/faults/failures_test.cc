@@ -299,45 +299,38 @@ TEST_F(FailuresTest, ExecutableWhosePatchFailedIsNeverLaunchedAgain) {
 }
 
 // Without an answer about a node or its memory, the graph may use memory that is gone.
-TEST_F(FailuresTest, CopiesThatCannotBeReadRunDirectly) {
+TEST_F(FailuresTest, CopiesAndHostFunctionsThatCannotBeReadRunDirectly) {
   constexpr int kSize = 16;
   Stream stream;
   DeviceBuffer<float> data(kSize);
+  const auto expect_direct = [&](const std::string& what, const char* getter, const auto& enqueue, const auto& result) {
+    SCOPED_TRACE(what + ", " + getter);
+    Cache cache;
+    for (int i = 1; i <= 4; ++i) {
+      hostrt::fail_call(getter, 1, cudaErrorInvalidValue, -1);
+      const auto outcome = cache.run(key("k"), stream, [&](cudaStream_t on) { return enqueue(on, i); });
+      hostrt::clear_failures();
+      EXPECT_RUN(kEager, outcome);
+      CUDA_OK(cudaStreamSynchronize(stream));
+      EXPECT_EQ(result(), i);
+    }
+    EXPECT_TRUE(explain(cache, key("k")).find(getter) != std::string::npos) << explain(cache, key("k"));
+  };
+  const auto copy = [&](cudaStream_t on, int i) {
+    const std::vector<float> temporary(kSize, static_cast<float>(i));
+    return cudaMemcpyAsync(data.get(), temporary.data(), kSize * sizeof(float), cudaMemcpyHostToDevice, on);
+  };
   for (const char* const getter :
        {"cudaGraphNodeGetType", "cudaGraphMemcpyNodeGetParams", "cudaPointerGetAttributes"}) {
-    Cache cache;
-    for (int i = 1; i <= 4; ++i) {
-      hostrt::fail_call(getter, 1, cudaErrorInvalidValue, -1);
-      const auto outcome = cache.run(key("k"), stream, [&](cudaStream_t on) {
-        const std::vector<float> temporary(kSize, static_cast<float>(i));
-        return cudaMemcpyAsync(data.get(), temporary.data(), kSize * sizeof(float), cudaMemcpyHostToDevice, on);
-      });
-      hostrt::clear_failures();
-      EXPECT_TRUE(did(Outcome::kEager, outcome)) << getter;
-      CUDA_OK(cudaStreamSynchronize(stream));
-      EXPECT_EQ(data.first(), static_cast<float>(i)) << getter;
-    }
-    EXPECT_TRUE(explain(cache, key("k")).find(getter) != std::string::npos) << explain(cache, key("k"));
+    expect_direct("copies", getter, copy, [&] { return data.first(); });
   }
-}
-
-TEST_F(FailuresTest, HostFunctionsThatCannotBeReadRunDirectly) {
-  Stream stream;
   for (const char* const getter : {"cudaGraphNodeGetType", "cudaGraphHostNodeGetParams", "cudaPointerGetAttributes"}) {
-    Cache cache;
     const auto sum = std::make_unique<int>(0);
-    for (int i = 1; i <= 4; ++i) {
-      hostrt::fail_call(getter, 1, cudaErrorInvalidValue, -1);
-      const auto outcome = cache.run(key("k"), stream, [&](cudaStream_t on) {
-        return cudaLaunchHostFunc(
-            on, [](void* at) { ++*static_cast<int*>(at); }, sum.get());
-      });
-      hostrt::clear_failures();
-      EXPECT_TRUE(did(Outcome::kEager, outcome)) << getter;
-      CUDA_OK(cudaStreamSynchronize(stream));
-      EXPECT_EQ(*sum, i) << getter;
-    }
-    EXPECT_TRUE(explain(cache, key("k")).find(getter) != std::string::npos) << explain(cache, key("k"));
+    const auto call = [&](cudaStream_t on, int) {
+      const cudaHostFn_t count = [](void* at) { ++*static_cast<int*>(at); };
+      return cudaLaunchHostFunc(on, count, sum.get());
+    };
+    expect_direct("host functions", getter, call, [&] { return *sum; });
   }
 }
 

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <cstring>
-#include <map>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "cache_support.h"
+#include "failing_calls.h"
+#include "graph_support.h"
 #include "graphcache/graph_info.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
@@ -39,18 +41,15 @@ class GraphInfoFailuresTest : public CacheTest {
     attribute.id = static_cast<cudaLaunchAttributeID>(id);
     attribute.val = value;
     Cache cache;
-    EXPECT_TRUE(cache
-                    .run(key("k"), stream,
-                         [&](cudaStream_t on) {
-                           cudaLaunchConfig_t config = {};
-                           config.gridDim = config.blockDim = dim3(1);
-                           config.stream = on;
-                           config.attrs = &attribute;
-                           config.numAttrs = 1;
-                           void* none = nullptr;
-                           return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(do_nothing), &none);
-                         })
-                    .ok());
+    EXPECT_SUCCESS(cache.run(key("k"), stream, [&](cudaStream_t on) {
+      cudaLaunchConfig_t config = {};
+      config.gridDim = config.blockDim = dim3(1);
+      config.stream = on;
+      config.attrs = &attribute;
+      config.numAttrs = 1;
+      void* none = nullptr;
+      return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(do_nothing), &none);
+    }));
     const absl::StatusOr<GraphInfo> info = cache.graph(key("k"));
     EXPECT_TRUE(info.ok()) << info.status();
     std::string text;
@@ -61,61 +60,56 @@ class GraphInfoFailuresTest : public CacheTest {
 };
 
 TEST_F(GraphInfoFailuresTest, EachAttributeHasANameAndAText) {
-  const auto value = [](auto&& set) {
-    cudaLaunchAttributeValue value;
-    std::memset(&value, 0, sizeof value);
-    set(value);
-    return value;
-  };
   using Value = cudaLaunchAttributeValue;
-  EXPECT_TRUE(says(attribute(1, value([&](Value& v) {
-                               v.accessPolicyWindow.base_ptr = data.get();
-                               v.accessPolicyWindow.num_bytes = 256;
-                               v.accessPolicyWindow.hitRatio = 0.5f;
-                             })),
-                   "access policy window: 256 bytes, hit ratio 0.5; "));
-  EXPECT_TRUE(says(attribute(2, value([](Value& v) { v.cooperative = 1; })), "cooperative: 1; "));
-  EXPECT_TRUE(says(attribute(8, value([](Value& v) { v.priority = -1; })), "priority: -1; "));
-  EXPECT_TRUE(says(attribute(9, value([](Value& v) {
-                               v.memSyncDomainMap.default_ = 1;
-                               v.memSyncDomainMap.remote = 0;
-                             })),
-                   "memory synchronization domain map: 1, 0; "));
-  const auto carveout = value([](Value& v) {
-    const unsigned percent = 25;
-    std::memcpy(&v, &percent, sizeof percent);
-  });
-  EXPECT_TRUE(says(attribute(14, carveout), "shared memory carveout: 25; "));
+  const struct {
+    int id;
+    const char* text;
+    std::function<void(Value&)> set;
+  } cases[] = {{1, "access policy window: 256 bytes, hit ratio 0.5; ",
+                [&](Value& value) {
+                  value.accessPolicyWindow.base_ptr = data.get();
+                  value.accessPolicyWindow.num_bytes = 256;
+                  value.accessPolicyWindow.hitRatio = 0.5f;
+                }},
+               {2, "cooperative: 1; ", [](Value& value) { value.cooperative = 1; }},
+               {8, "priority: -1; ", [](Value& value) { value.priority = -1; }},
+               {9, "memory synchronization domain map: 1, 0; ",
+                [](Value& value) {
+                  value.memSyncDomainMap.default_ = 1;
+                  value.memSyncDomainMap.remote = 0;
+                }},
+               {14, "shared memory carveout: 25; ", [](Value& value) {
+                  const unsigned percent = 25;
+                  std::memcpy(&value, &percent, sizeof percent);
+                }}};
+  for (const auto& one : cases) {
+    Value value;
+    std::memset(&value, 0, sizeof value);
+    one.set(value);
+    EXPECT_TRUE(says(attribute(one.id, value), one.text)) << one.text;
+  }
 }
 
 TEST_F(GraphInfoFailuresTest, NamesOfKernelsAreReadable) {
   Cache cache;
   DeviceBuffer<int> to(1);
-  EXPECT_TRUE(cache
-                  .run(key("k"), stream,
-                       [&](cudaStream_t on) {
-                         for (const auto kernel : {mangled, unreadable, in_c}) {
-                           CUDA_OK(launch(kernel, dim3(1), dim3(1), on, to.get()));
-                         }
-                       })
-                  .ok());
+  EXPECT_SUCCESS(cache.run(key("k"), stream, [&](cudaStream_t on) {
+    for (const auto kernel : {mangled, unreadable, in_c}) CUDA_OK(launch(kernel, dim3(1), dim3(1), on, to.get()));
+  }));
   const absl::StatusOr<GraphInfo> info = cache.graph(key("k"));
   ASSERT_TRUE(info.ok()) << info.status();
   std::string names;
   for (const GraphNode& node : info->nodes) names += node.name + "; ";
   EXPECT_EQ(names, "kernel net::forward(int*); kernel _Z?; kernel in_c; ");
   // A binding also matches a name that continues after the wanted text.
-  cudaGraph_t graph = nullptr;
-  CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  CUDA_OK(launch(in_c, dim3(1), dim3(1), stream, to.get()));
-  CUDA_OK(cudaStreamEndCapture(stream, &graph));
+  const Kept graph(new_graph());
+  add_kernel(graph, nullptr, in_c, dim3(1), dim3(1), to.get());
   const auto run = [&](const char* name) {
     return cache.run(key("a", name), stream, params(to.get()),
                      [&] { return Graph{.graph = graph, .bound = {bind(name, 0, 0)}}; });
   };
   EXPECT_FAILURE(kInvalidArgument, run("in_"));
   EXPECT_RUN(kInstantiated, run("in_c"));
-  CUDA_OK(cudaGraphDestroy(graph));
 }
 
 // The place where a capture broke contains the last kernel's name, if the runtime reports it.
@@ -147,36 +141,28 @@ TEST_F(GraphInfoFailuresTest, AnyCallMayFail) {
     });
   };
   EXPECT_RUN(kInstantiated, run(1));
-  std::map<std::string, std::uint64_t> calls = {{"", 1}};
   bool fails = false, lacks_arguments = false;
-  for (const bool counts : {true, false}) {
-    const auto counted = calls;
-    for (const auto& [function, times] : counted) {
-      if (function == "cudaGetLastError" || function == "cudaPeekAtLastError") continue;
-      for (int nth = 1; nth <= static_cast<int>(times); ++nth) {
-        SCOPED_TRACE(function + ", call " + std::to_string(nth));
-        hostrt::reset_calls();
-        if (!counts) hostrt::fail_call(function.c_str(), nth, cudaErrorUnknown);
-        const absl::StatusOr<GraphInfo> info = cache.graph(key("k"));
-        hostrt::clear_failures();
-        if (counts) calls = hostrt::call_counts();
-        CUDA_OK(cudaPeekAtLastError());
-        if (!info.ok()) {
-          fails = true;
-          EXPECT_TRUE(absl::IsInternal(info.status()) || cuda_error(info.status()) == cudaErrorUnknown)
-              << info.status();
-          continue;
-        }
-        ASSERT_EQ(info->nodes.size(), 3u);
-        for (std::uint32_t i = 0; i < 3; ++i) {
-          const GraphNode& node = info->nodes[i];
-          EXPECT_EQ(node.dependencies, i == 0 ? std::vector<std::uint32_t>() : std::vector<std::uint32_t>{i - 1});
-          EXPECT_TRUE(node.arguments.empty() || node.arguments.size() == 3) << node.arguments.size();
-          lacks_arguments = lacks_arguments || node.arguments.empty();
-        }
-      }
+  const auto test = [&](const FailingCall& call) {
+    SCOPED_TRACE(call.to_string());
+    call.begin();
+    call.arm();
+    const absl::StatusOr<GraphInfo> info = cache.graph(key("k"));
+    call.end();
+    CUDA_OK(cudaPeekAtLastError());
+    if (!info.ok()) {
+      fails = true;
+      EXPECT_TRUE(absl::IsInternal(info.status()) || cuda_error(info.status()) == cudaErrorUnknown) << info.status();
+      return;
     }
-  }
+    ASSERT_EQ(info->nodes.size(), 3u);
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      const GraphNode& node = info->nodes[i];
+      EXPECT_EQ(node.dependencies, i == 0 ? std::vector<std::uint32_t>() : std::vector<std::uint32_t>{i - 1});
+      EXPECT_TRUE(node.arguments.empty() || node.arguments.size() == 3) << node.arguments.size();
+      lacks_arguments = lacks_arguments || node.arguments.empty();
+    }
+  };
+  for_each_call(test, /*spared=*/{"cudaGetLastError", "cudaPeekAtLastError"});
   EXPECT_TRUE(fails);
   EXPECT_TRUE(lacks_arguments);
   EXPECT_RUN(kPatched, run(2));

@@ -28,6 +28,13 @@ class GraphInfoTest : public CacheTest {
                                 data.get(), kSize, 1.0f);
     });
   }
+  // A graph of two kernels.
+  auto add_twice() {
+    return [this](cudaStream_t on) {
+      CUDA_OK(add_one(on));
+      return add_one(on);
+    };
+  }
   static GraphInfo graph(const Cache& cache, const Key& key) {
     absl::StatusOr<GraphInfo> info = cache.graph(key);
     EXPECT_TRUE(info.ok()) << info.status().ToString();
@@ -81,18 +88,17 @@ TEST_F(GraphInfoTest, FieldsThatFollowSlotsAreMarked) {
   EXPECT_RUN(kInstantiated, run(2, 1, kSize * sizeof(float)));
   const GraphInfo info = graph(cache, key("k"));
   ASSERT_EQ(info.nodes.size(), 4u);
-  EXPECT_FALSE(info.nodes[0].grid_is_slot);
-  for (const GraphNode::Argument& argument : info.nodes[0].arguments) EXPECT_FALSE(argument.is_slot);
-  EXPECT_TRUE(info.nodes[1].grid_is_slot);
-  EXPECT_FALSE(info.nodes[1].block_is_slot || info.nodes[1].shared_is_slot);
-  ASSERT_EQ(info.nodes[1].arguments.size(), 3u);
-  EXPECT_FALSE(info.nodes[1].arguments[0].is_slot || info.nodes[1].arguments[1].is_slot);
-  EXPECT_TRUE(info.nodes[1].arguments[2].is_slot);
   const auto slots_of = [](const GraphNode& node) {
     std::string slots;
     for (const GraphNode::Argument& argument : node.arguments) slots += argument.is_slot ? argument.name + ";" : "";
     return slots;
   };
+  EXPECT_FALSE(info.nodes[0].grid_is_slot);
+  EXPECT_EQ(slots_of(info.nodes[0]), "");
+  EXPECT_TRUE(info.nodes[1].grid_is_slot);
+  EXPECT_FALSE(info.nodes[1].block_is_slot || info.nodes[1].shared_is_slot);
+  ASSERT_EQ(info.nodes[1].arguments.size(), 3u);
+  EXPECT_EQ(slots_of(info.nodes[1]), "argument 2;");
   EXPECT_EQ(info.nodes[2].name, "copy");
   EXPECT_EQ(slots_of(info.nodes[2]), "bytes;");
   EXPECT_EQ(info.nodes[3].name, "set");
@@ -106,20 +112,14 @@ TEST_F(GraphInfoTest, FieldsThatFollowSlotsAreMarked) {
 TEST_F(GraphInfoTest, EdgesOfSideBranches) {
   Cache cache;
   Stream side;
-  Event forked, joined;
-  EXPECT_TRUE(cache
-                  .run(key("k"), stream,
-                       [&](cudaStream_t on) {
-                         CUDA_OK(add_one(on));
-                         CUDA_OK(cudaEventRecord(forked, on));
-                         CUDA_OK(cudaStreamWaitEvent(side, forked, 0));
-                         CUDA_OK(launch(do_nothing, kGrid, kBlock, side));
-                         CUDA_OK(cudaEventRecord(joined, side));
-                         CUDA_OK(launch(do_nothing, kGrid, kBlock, on));
-                         CUDA_OK(cudaStreamWaitEvent(on, joined, 0));
-                         return add_one(on);
-                       })
-                  .ok());
+  EXPECT_SUCCESS(cache.run(key("k"), stream, [&](cudaStream_t on) {
+    CUDA_OK(add_one(on));
+    let_follow(side, on);
+    CUDA_OK(launch(do_nothing, kGrid, kBlock, side));
+    CUDA_OK(launch(do_nothing, kGrid, kBlock, on));
+    let_follow(on, side);
+    return add_one(on);
+  }));
   const GraphInfo info = graph(cache, key("k"));
   ASSERT_EQ(info.nodes.size(), 4u);
   using Nodes = std::vector<std::uint32_t>;
@@ -132,12 +132,8 @@ TEST_F(GraphInfoTest, EdgesOfSideBranches) {
 // Drivers have these ids from CUDA 13.1 on; hostrt has them.
 TEST_F(GraphInfoTest, NumbersForProfilersAreAllDifferent) {
   Cache cache;
-  const auto twice = [&](cudaStream_t on) {
-    CUDA_OK(add_one(on));
-    return add_one(on);
-  };
-  EXPECT_TRUE(cache.run(key("k"), stream, twice).ok());
-  EXPECT_TRUE(run_add(cache, key("other")).ok());
+  EXPECT_SUCCESS(cache.run(key("k"), stream, add_twice()));
+  EXPECT_SUCCESS(run_add(cache, key("other")));
   std::vector<std::uint64_t> nodes;
   const GraphInfo infos[] = {graph(cache, key("k")), graph(cache, key("other"))};
   for (const GraphInfo& info : infos) {
@@ -165,62 +161,46 @@ TEST_F(GraphInfoTest, ATemplateAloneIsRead) {
 
 TEST_F(GraphInfoTest, AnEntryIsReadByItsNumber) {
   Cache cache;
-  EXPECT_TRUE(run_add(cache, key("k")).ok());
+  EXPECT_SUCCESS(run_add(cache, key("k")));
   const std::uint64_t id = cache.entries().front().id;
   const absl::StatusOr<GraphInfo> found = cache.graph(id);
   ASSERT_TRUE(found.ok());
   EXPECT_EQ(found->label, "k");
   EXPECT_TRUE(cache.erase(key("k")));
-  EXPECT_TRUE(run_add(cache, key("later")).ok());  // in the same memory
-  EXPECT_EQ(cache.graph(id).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_SUCCESS(run_add(cache, key("later")));  // in the same memory
+  EXPECT_TRUE(absl::IsNotFound(cache.graph(id).status()));
   EXPECT_NE(cache.entries().front().id, id);
-  EXPECT_EQ(cache.graph(std::uint64_t{1} << 40 | 999).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(absl::IsNotFound(cache.graph(std::uint64_t{1} << 40 | 999).status()));
 }
 
 TEST_F(GraphInfoTest, KeysWithoutAGraphAreNotFound) {
-  Options options;
-  options.capture_after = 1;
-  Cache cache(options);
-  EXPECT_EQ(cache.graph(key("k")).status().code(), absl::StatusCode::kNotFound);
+  Cache cache({.capture_after = 1});
+  EXPECT_TRUE(absl::IsNotFound(cache.graph(key("k")).status()));
   EXPECT_RUN(kEager, run_add(cache, key("k")));
-  EXPECT_EQ(cache.graph(key("k")).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(absl::IsNotFound(cache.graph(key("k")).status()));
 }
 
 TEST_F(GraphInfoTest, OfSeveralEntriesOfAKeyTheOneUsedLastIsRead) {
   Cache cache;
-  EXPECT_TRUE(run_add(cache, key("k")).ok());
-  const auto twice = [&](cudaStream_t on) {
-    CUDA_OK(add_one(on));
-    return add_one(on);
-  };
-  EXPECT_TRUE(cache.run(key("k"), stream, twice).ok());
+  EXPECT_SUCCESS(run_add(cache, key("k")));
+  EXPECT_SUCCESS(cache.run(key("k"), stream, add_twice()));
   EXPECT_EQ(graph(cache, key("k")).nodes.size(), 2u);
   EXPECT_RUN(kReplayed, run_add(cache, key("k")));
   EXPECT_EQ(graph(cache, key("k")).nodes.size(), 1u);
 }
 
 TEST_F(GraphInfoTest, InsideItsOwnFnItIsUnavailable) {
-  Cache cache;
+  Cache cache({.verify_every = 1});
   absl::Status inside;
-  EXPECT_TRUE(cache
-                  .run(key("k"), stream,
-                       [&](cudaStream_t on) {
-                         (void)cache.graph(key("k"));  // it has no graph yet
-                         return add_one(on);
-                       })
-                  .ok());
-  Options options;
-  options.verify_every = 1;
-  Cache verified(options);
   const auto run = [&] {
-    return verified.run(key("k"), stream, [&](cudaStream_t on) {
-      inside = verified.graph(key("k")).status();
+    return cache.run(key("k"), stream, [&](cudaStream_t on) {
+      inside = cache.graph(key("k")).status();  // it has no graph in the first run
       return add_one(on);
     });
   };
-  EXPECT_TRUE(run().ok());
+  EXPECT_SUCCESS(run());
   EXPECT_RUN(kReplayed, run());
-  EXPECT_EQ(inside.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(absl::IsUnavailable(inside)) << inside;
 }
 
 TEST_F(GraphInfoTest, RunsOfOtherThreadsGoOn) {
@@ -241,41 +221,28 @@ TEST_F(GraphInfoTest, RunsOfOtherThreadsGoOn) {
   expect_sum(kRuns);
 }
 
-TEST_F(GraphInfoTest, EqualGraphsDifferInNothing) {
-  Cache cache;
-  EXPECT_TRUE(run_add(cache, key("a")).ok());
-  EXPECT_TRUE(run_add(cache, key("b")).ok());
-  const GraphDifference found = difference(graph(cache, key("a")), graph(cache, key("b")));
-  EXPECT_EQ(found.nodes, std::vector<NodeDifference>{NodeDifference::kNone});
-  EXPECT_EQ(found.text, "");
-}
-
 TEST_F(GraphInfoTest, DifferencesGrowFromValuesToWhatNoUpdateChanges) {
   Cache cache;
   const auto run = [&](const char* name, float value, unsigned blocks, auto kernel, int nodes) {
-    EXPECT_TRUE(cache
-                    .run(key(name), stream,
-                         [&](cudaStream_t on) {
-                           for (int i = 0; i < nodes; ++i) {
-                             CUDA_OK(launch(kernel, dim3(blocks), kBlock, on, data.get(), kSize, value));
-                           }
-                         })
-                    .ok());
+    EXPECT_SUCCESS(cache.run(key(name), stream, [&](cudaStream_t on) {
+      for (int i = 0; i < nodes; ++i) CUDA_OK(launch(kernel, dim3(blocks), kBlock, on, data.get(), kSize, value));
+    }));
     return graph(cache, key(name));
   };
   const GraphInfo base = run("base", 1, 2, add, 1);
-  const auto kind = [&](const GraphInfo& other) { return difference(base, other).nodes[0]; };
-  EXPECT_EQ(kind(run("value", 2, 2, add, 1)), NodeDifference::kArguments);
-  EXPECT_EQ(kind(run("grid", 2, 3, add, 1)), NodeDifference::kShape);
-  EXPECT_EQ(kind(run("kernel", 2, 3, fill, 1)), NodeDifference::kKernel);
-  const GraphDifference longer = difference(base, run("two", 1, 2, add, 2));
-  EXPECT_EQ(longer.nodes, (std::vector<NodeDifference>{NodeDifference::kNone, NodeDifference::kFixed}));
-  EXPECT_NE(longer.text.find("node 1, kernel "), std::string::npos) << longer.text;
-  EXPECT_NE(longer.text.find("it is only there"), std::string::npos) << longer.text;
-  const std::string text = difference(base, graph(cache, key("value"))).text;
-  EXPECT_NE(text.find("argument 2 differs"), std::string::npos) << text;
-  EXPECT_NE(difference(base, graph(cache, key("grid"))).text.find("the grid is 2, 1, 1 here and 3, 1, 1 there"),
-            std::string::npos);
+  using Kinds = std::vector<NodeDifference>;
+  const auto expect = [&](const GraphInfo& other, const Kinds& wanted, const std::string& text) {
+    const GraphDifference found = difference(base, other);
+    EXPECT_EQ(found.nodes, wanted) << other.label;
+    EXPECT_TRUE(says(found.text, text)) << other.label;
+    return found.text;
+  };
+  EXPECT_EQ(expect(run("equal", 1, 2, add, 1), {NodeDifference::kNone}, ""), "");
+  expect(run("value", 2, 2, add, 1), {NodeDifference::kArguments}, "argument 2 differs");
+  expect(run("grid", 2, 3, add, 1), {NodeDifference::kShape}, "the grid is 2, 1, 1 here and 3, 1, 1 there");
+  expect(run("kernel", 2, 3, fill, 1), {NodeDifference::kKernel}, "node 0, kernel ");
+  const Kinds longer = {NodeDifference::kNone, NodeDifference::kFixed};
+  EXPECT_TRUE(says(expect(run("two", 1, 2, add, 2), longer, "it is only there"), "node 1, kernel "));
   EXPECT_STREQ(to_string(NodeDifference::kFixed), "fixed");
 }
 
@@ -331,24 +298,22 @@ TEST_F(GraphInfoTest, EachPartOfANodeThatDiffersIsNamed) {
 
 TEST_F(GraphInfoTest, AnAttributeThatNoUpdateChangesIsNamed) {
   Cache cache;
-  const absl::StatusOr<Outcome> clustered = run_in_clusters(cache, key("k", 2), 2);
-  ASSERT_TRUE(clustered.ok()) << clustered.status().ToString();
-  ASSERT_TRUE(run_in_clusters(cache, key("k", 0), 0).ok());
+  ASSERT_SUCCESS(run_in_clusters(cache, key("k", 2), 2));
+  ASSERT_SUCCESS(run_in_clusters(cache, key("k", 0), 0));
   const GraphInfo with = graph(cache, key("k", 2)), without = graph(cache, key("k", 0));
   ASSERT_EQ(with.nodes.size(), 2u);
   const GraphDifference found = difference(with, without);
   EXPECT_EQ(found.nodes, (std::vector<NodeDifference>{NodeDifference::kNone, NodeDifference::kFixed}));
-  EXPECT_NE(found.text.find("node 1, kernel "), std::string::npos) << found.text;
-  EXPECT_NE(found.text.find("the cluster dimension is 2, 1, 1 here and not set there"), std::string::npos)
-      << found.text;
+  EXPECT_TRUE(says(found.text, "node 1, kernel "));
+  EXPECT_TRUE(says(found.text, "the cluster dimension is 2, 1, 1 here and not set there"));
   // explain() says so of such keys.
   const std::string text = explain(cache, key("k", 2));
   EXPECT_TRUE(says(text, "The nearest: node 1, kernel "));
   EXPECT_TRUE(says(text, "the cluster dimension is 2, 1, 1 here and not set there."));
   // Other keys that differ as much do not change that.
-  for (const unsigned cluster : {1u, 4u}) EXPECT_TRUE(run_in_clusters(cache, key("k", cluster), cluster).ok());
+  for (const unsigned cluster : {1u, 4u}) EXPECT_SUCCESS(run_in_clusters(cache, key("k", cluster), cluster));
   EXPECT_TRUE(says(explain(cache, key("k", 2)), "The nearest: node 1, kernel "));
-  EXPECT_TRUE(run_in_clusters(cache, key("other", 4), 4).ok());  // of another label, so not compared
+  EXPECT_SUCCESS(run_in_clusters(cache, key("other", 4), 4));  // of another label, so not compared
   EXPECT_EQ(explain(cache, key("other", 4)).find("The nearest"), std::string::npos);
 }
 

@@ -24,14 +24,17 @@ namespace {
 class HostFunctionsTest : public HostMemoryTest {
  protected:
   static void count(void* number) { ++*static_cast<int*>(number); }
+  // A run whose host function counts.
+  absl::StatusOr<Outcome> run_count(Cache& cache, const Key& of, int* calls) {
+    return cache.run(of, stream, [calls](cudaStream_t on) { return cudaLaunchHostFunc(on, count, calls); });
+  }
 
   // Each run counts in a local variable, at several depths of the stack.
   void expect_counts_in_locals(Cache& cache) {
     for (const std::size_t depth : {64, 4096, 512, 512, 20000}) {
       deeper(depth, [&] {
         int* const calls = ZERO_ON_THE_STACK();
-        EXPECT_RUN(kEager,
-                   cache.run(key("k"), stream, [&](cudaStream_t on) { return cudaLaunchHostFunc(on, count, calls); }));
+        EXPECT_RUN(kEager, run_count(cache, key("k"), calls));
         CUDA_OK(cudaStreamSynchronize(stream));
         EXPECT_EQ(*calls, 1) << depth;
       });
@@ -40,14 +43,13 @@ class HostFunctionsTest : public HostMemoryTest {
   }
 };
 
-TEST_F(HostFunctionsTest, DataInALocalVariableOfTheCallerRunsDirectly) { expect_counts_in_locals(cache); }
-
-TEST_F(HostFunctionsTest, SoItDoesInAFiber) {
+TEST_F(HostFunctionsTest, DataInALocalVariableOfTheCallerRunsDirectly) {
+  expect_counts_in_locals(cache);
   for (const bool mapped : {false, true}) {
-    SCOPED_TRACE(mapped);
+    SCOPED_TRACE(mapped ? "in a mapped fiber" : "in a fiber");
     Fiber fiber(mapped);
-    Cache cache;
-    fiber.call([&] { expect_counts_in_locals(cache); });
+    Cache of_fiber;
+    fiber.call([&] { expect_counts_in_locals(of_fiber); });
   }
 }
 
@@ -56,8 +58,7 @@ TEST_F(HostFunctionsTest, DataOnTheThreadsStackRunsDirectlyInAFiber) {
   int* const calls = ZERO_ON_THE_STACK();
   Fiber fiber(/*mapped=*/true);
   fiber.call([&] {
-    EXPECT_RUN(kEager,
-               cache.run(key("k"), stream, [&](cudaStream_t on) { return cudaLaunchHostFunc(on, count, calls); }));
+    EXPECT_RUN(kEager, run_count(cache, key("k"), calls));
     CUDA_OK(cudaStreamSynchronize(stream));
   });
   EXPECT_EQ(*calls, 1);
@@ -100,9 +101,7 @@ TEST_F(HostFunctionsTest, StaticDataPinnedMemoryAndNumbersAreUsedByGraphs) {
       *calls = 0;
       const auto run_twice = [&] {
         for (const Outcome outcome : {Outcome::kInstantiated, Outcome::kReplayed}) {
-          EXPECT_TRUE(did(outcome, cache.run(key("k", number), stream, [calls](cudaStream_t on) {
-            return cudaLaunchHostFunc(on, count, calls);
-          })));
+          EXPECT_TRUE(did(outcome, run_count(cache, key("k", number), calls)));
         }
       };
       if (in_fiber && calls == pages.as<int>()) continue;  // It may lie beside the fiber's stack.
@@ -147,8 +146,7 @@ TEST_F(HostFunctionsTest, DataInOtherPageableMemoryRunsDirectly) {
     for (int* const calls : {on_the_heap.get(), pages.as<int>(), &of_the_thread, ZERO_ON_THE_STACK()}) {
       *calls = 0;
       for (int i = 1; i <= 3; ++i) {
-        EXPECT_RUN(kEager, cache.run(key("k", calls), stream,
-                                     [calls](cudaStream_t on) { return cudaLaunchHostFunc(on, count, calls); }));
+        EXPECT_RUN(kEager, run_count(cache, key("k", calls), calls));
         CUDA_OK(cudaStreamSynchronize(stream));
         EXPECT_EQ(*calls, i);
       }
@@ -157,10 +155,7 @@ TEST_F(HostFunctionsTest, DataInOtherPageableMemoryRunsDirectly) {
   }).join();
   int* const of_this_thread = ZERO_ON_THE_STACK();
   std::thread([&] {
-    for (int i = 1; i <= 2; ++i) {
-      EXPECT_RUN(kEager, cache.run(key("of another thread"), stream,
-                                   [&](cudaStream_t on) { return cudaLaunchHostFunc(on, count, of_this_thread); }));
-    }
+    for (int i = 1; i <= 2; ++i) EXPECT_RUN(kEager, run_count(cache, key("of another thread"), of_this_thread));
   }).join();
   CUDA_OK(cudaStreamSynchronize(stream));
   EXPECT_EQ(*of_this_thread, 2);
@@ -193,24 +188,15 @@ TEST_F(HostFunctionsTest, DataOfALibrarysFunctionMayBeOnTheHeap) {
 // Far from the frame of the run, and beyond a large frame of a fiber.
 TEST_F(HostFunctionsTest, DataFarUpTheStackRunsDirectly) {
   int* const calls = ZERO_ON_THE_STACK();
-  const auto run = [&](int i) {
-    deeper(900 << 10, [&] {
-      EXPECT_RUN(kEager,
-                 cache.run(key("k", i), stream, [&](cudaStream_t on) { return cudaLaunchHostFunc(on, count, calls); }));
-    });
-  };
-  run(0);
+  deeper(900 << 10, [&] { EXPECT_RUN(kEager, run_count(cache, key("k"), calls)); });
   CUDA_OK(cudaStreamSynchronize(stream));
   EXPECT_EQ(*calls, 1);
 }
 
 TEST_F(HostFunctionsTest, TheErrorIsReturnedIfTheCacheIsToldTo) {
-  Options options;
-  options.on_capture_failure = OnCaptureFailure::kReturnError;
-  Cache cache(options);
+  Cache cache({.on_capture_failure = OnCaptureFailure::kReturnError});
   int* const calls = ZERO_ON_THE_STACK();
-  const absl::StatusOr<Outcome> outcome =
-      cache.run(key("k"), stream, [&](cudaStream_t on) { return cudaLaunchHostFunc(on, count, calls); });
+  const absl::StatusOr<Outcome> outcome = run_count(cache, key("k"), calls);
   EXPECT_FAILURE(kFailedPrecondition, outcome);
   EXPECT_TRUE(mentions(outcome.status(), kOfFunction)) << outcome.status();
   CUDA_OK(cudaStreamSynchronize(stream));

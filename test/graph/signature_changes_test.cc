@@ -26,35 +26,35 @@ namespace {
 TEST_F(SignatureTest, ChangesAreCountedByTheDearest) {
   constexpr int kNodes = 50;
   const Described base = kernels(kNodes);
+  const auto address = [](auto kernel) { return reinterpret_cast<const void*>(kernel); };
   struct {
+    const char* name;
     Counts wanted;
-    std::function<void(cudaStream_t, int)> launch_other;
+    const void* kernel;
+    dim3 grid, block;
+    int to, a;
+    std::size_t shared;
   } const cases[] = {
-      {{48, 2, 0, 0, 0}, [this](cudaStream_t s, int i) { CUDA_OK(launch(blend, 2, 32, s, at(0), 64, 4, i)); }},
-      {{48, 2, 0, 0, 0}, [this](cudaStream_t s, int i) { CUDA_OK(launch(blend, 2, 32, s, at(1), 64, 3, i)); }},
-      {{48, 0, 2, 0, 0}, [this](cudaStream_t s, int i) { CUDA_OK(launch(blend, 3, 32, s, at(0), 64, 3, i)); }},
-      {{48, 0, 2, 0, 0}, [this](cudaStream_t s, int i) { CUDA_OK(launch(blend, dim3(2, 2), 32, s, at(0), 64, 9, i)); }},
-      {{48, 0, 2, 0, 0},
-       [this](cudaStream_t s, int i) { CUDA_OK(launch(blend, dim3(2, 1, 2), 32, s, at(0), 64, 3, i)); }},
-      {{48, 0, 0, 2, 0}, [this](cudaStream_t s, int i) { CUDA_OK(launch(blend, 3, 64, s, at(0), 64, 3, i)); }},
-      {{48, 0, 0, 2, 0}, [this](cudaStream_t s, int i) { CUDA_OK(launch(blend, 2, dim3(32, 2), s, at(0), 64, 3, i)); }},
-      {{48, 0, 0, 2, 0},
-       [this](cudaStream_t s, int i) { CUDA_OK(launch(blend, 2, dim3(32, 1, 2), s, at(0), 64, 3, i)); }},
-      {{48, 0, 0, 2, 0},
-       [this](cudaStream_t s, int i) { CUDA_OK(launch(blend_otherwise, 2, 32, s, at(0), 64, 3, i)); }},
-      {{48, 0, 0, 2, 0}, [this](cudaStream_t s, int) { CUDA_OK(launch(record_launch, 2, 32, s, at(0))); }},
-      {{48, 0, 0, 2, 0},
-       [this](cudaStream_t s, int i) {
-         int *p = at(0), n = 64, a = 3;
-         void* arguments[] = {&p, &n, &a, &i};
-         CUDA_OK(cudaLaunchKernel(reinterpret_cast<const void*>(blend), 2, 32, arguments, 512, s));
-       }},
-      {{50, 0, 0, 0, 0}, [this](cudaStream_t s, int i) { CUDA_OK(launch(blend, 2, 32, s, at(0), 64, 3, i)); }},
+      {"a number", {48, 2, 0, 0, 0}, address(blend), 2, 32, 0, 4, 0},
+      {"an address", {48, 2, 0, 0, 0}, address(blend), 2, 32, 1, 3, 0},
+      {"grid.x", {48, 0, 2, 0, 0}, address(blend), 3, 32, 0, 3, 0},
+      {"grid.y and a number", {48, 0, 2, 0, 0}, address(blend), dim3(2, 2), 32, 0, 9, 0},
+      {"grid.z", {48, 0, 2, 0, 0}, address(blend), dim3(2, 1, 2), 32, 0, 3, 0},
+      {"grid.x and block.x", {48, 0, 0, 2, 0}, address(blend), 3, 64, 0, 3, 0},
+      {"block.y", {48, 0, 0, 2, 0}, address(blend), 2, dim3(32, 2), 0, 3, 0},
+      {"block.z", {48, 0, 0, 2, 0}, address(blend), 2, dim3(32, 1, 2), 0, 3, 0},
+      {"a kernel", {48, 0, 0, 2, 0}, address(blend_otherwise), 2, 32, 0, 3, 0},
+      {"a kernel of fewer arguments", {48, 0, 0, 2, 0}, address(record_launch), 2, 32, 0, 3, 0},
+      {"shared memory", {48, 0, 0, 2, 0}, address(blend), 2, 32, 0, 3, 512},
+      {"nothing", {50, 0, 0, 0, 0}, address(blend), 2, 32, 0, 3, 0},
   };
-  int number = 0;
   for (const auto& one : cases) {
-    SCOPED_TRACE(number++);
-    const Described other = kernels(kNodes, 2, one.launch_other);
+    SCOPED_TRACE(one.name);
+    const Described other = kernels(kNodes, 2, [&](cudaStream_t s, int i) {
+      int *p = at(one.to), n = 64, a = one.a;
+      void* arguments[] = {&p, &n, &a, &i};
+      CUDA_OK(cudaLaunchKernel(one.kernel, one.grid, one.block, arguments, one.shared, s));
+    });
     ASSERT_EQ(base.signature, other.signature);
     for (const bool back : {false, true}) {
       const Difference found = back ? difference(other.content, base.content) : difference(base.content, other.content);
@@ -128,26 +128,12 @@ TEST_F(SignatureTest, RefusedUpdatesReportTheirReason) {
   const Enqueue kernel = [this](cudaStream_t s) { CUDA_OK(launch(blend, 1, 1, s, at(0), 1, 0, 7)); };
   const Enqueue two = [&](cudaStream_t s) { kernel(s), kernel(s); };
   const Enqueue set = [this](cudaStream_t s) { CUDA_OK(cudaMemsetAsync(at(0), 1, 4, s)); };
-  const Enqueue copy = [this](cudaStream_t s) {
-    CUDA_OK(cudaMemcpyAsync(at(0), at(1), 4, cudaMemcpyDeviceToDevice, s));
+  const auto copy = [this](cudaMemcpyKind kind) -> Enqueue {
+    return [=, this](cudaStream_t s) { CUDA_OK(cudaMemcpyAsync(at(0), at(1), 4, kind, s)); };
   };
-  const Enqueue copy_of_any = [this](cudaStream_t s) {
-    CUDA_OK(cudaMemcpyAsync(at(0), at(1), 4, cudaMemcpyDefault, s));
-  };
-  const Enqueue cooperative = [this](cudaStream_t s) {
-    cudaLaunchAttribute attribute;
-    std::memset(static_cast<void*>(&attribute), 0, sizeof attribute);
-    attribute.id = cudaLaunchAttributeCooperative;
-    attribute.val.cooperative = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = config.blockDim = dim3(1);
-    config.stream = s;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    int* out = at(0);
-    int n = 1, a = 0, b = 7;
-    void* arguments[] = {&out, &n, &a, &b};
-    CUDA_OK(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(blend), arguments));
+  const Enqueue cooperative = [&](cudaStream_t s) {
+    kernel(s);
+    set_attribute(s, cudaLaunchAttributeCooperative, 1);
   };
   const struct {
     Enqueue from, to;
@@ -156,11 +142,12 @@ TEST_F(SignatureTest, RefusedUpdatesReportTheirReason) {
     cudaError_t injected = cudaSuccess;
   } cases[] = {{kernel, two, UpdateRefusal::kTopology, std::nullopt},
                {kernel, set, UpdateRefusal::kNodeType, 0},
-               {copy, copy_of_any, UpdateRefusal::kParameters, 0},
+               {copy(cudaMemcpyDeviceToDevice), copy(cudaMemcpyDefault), UpdateRefusal::kParameters, 0},
                {kernel, cooperative, UpdateRefusal::kAttributes, 0},
                {kernel, kernel, UpdateRefusal::kNotSupported, std::nullopt, cudaErrorGraphExecUpdateFailure},
                {kernel, kernel, UpdateRefusal::kOther, std::nullopt, cudaErrorNotSupported}};
   for (const auto& one : cases) {
+    SCOPED_TRACE(to_string(one.why));
     Described from = described(one.from);
     const Described to = described(one.to);
     Scratch scratch(0);
@@ -171,16 +158,16 @@ TEST_F(SignatureTest, RefusedUpdatesReportTheirReason) {
     if (one.injected != cudaSuccess) hostrt::fail_call("cudaGraphExecUpdate", 1, one.injected);
     const BroughtOver brought = executable->bring_over(
         executable->base(), to.graph, std::make_shared<Content>(to.content), by_update, detail::Call());
-    EXPECT_NE(brought.result.error, cudaSuccess) << to_string(one.why);
+    EXPECT_NE(brought.result.error, cudaSuccess);
     EXPECT_EQ(brought.refusal, one.why);
-    EXPECT_EQ(brought.refused_node, one.node) << to_string(one.why);
-    EXPECT_TRUE(brought.whole) << to_string(one.why);
-    EXPECT_EQ(brought.updates, 0) << to_string(one.why);
+    EXPECT_EQ(brought.refused_node, one.node);
+    EXPECT_TRUE(brought.whole);
+    EXPECT_EQ(brought.updates, 0);
     cudaGetLastError();
 
     memory->write({0, 5});
     CUDA_OK(executable->launch(LaunchStream(*stream)));
-    EXPECT_EQ(memory->first(), one.why == UpdateRefusal::kParameters ? 5 : 7) << to_string(one.why);
+    EXPECT_EQ(memory->first(), one.why == UpdateRefusal::kParameters ? 5 : 7);
   }
 }
 
@@ -340,9 +327,8 @@ TEST_F(SignatureTest, KernelsWithoutParametersAndEmptyGraphs) {
 
 TEST_F(SignatureTest, KeysOfKernelsWithoutParametersTakeTurns) {
   for (const int nodes : {1, 20}) {
-    Options options;
-    options.max_executables = 1;
-    Cache cache(options);
+    SCOPED_TRACE(nodes);
+    Cache cache({.max_executables = 1});
     const auto run = [&](int which) {
       return cache.run(key("k", which), *stream, [&, which](Recorder& rec) {
         for (int i = 0; i < nodes; ++i) rec.launch(do_nothing, {i == 0 ? 1u + static_cast<unsigned>(which) : 1u, 1});

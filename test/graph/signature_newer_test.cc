@@ -2,7 +2,6 @@
 // siblings.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -23,20 +22,6 @@ namespace {
 
 constexpr int kPortableClusterSizeMode = 17, kSharedMemoryMode = 18, kFirstUnknown = 19;
 
-// The most recently captured node of the stream.
-cudaGraphNode_t last_node(cudaStream_t stream) {
-  CaptureInfo info;
-  CUDA_OK(capture_info(stream, &info));
-  EXPECT_EQ(info.dependency_count, 1u);
-  return info.dependencies[0];
-}
-
-void set_attribute(cudaStream_t stream, int id, int number) {
-  cudaLaunchAttributeValue value = {};
-  std::memcpy(&value, &number, sizeof number);
-  CUDA_OK(cudaGraphKernelNodeSetAttribute(last_node(stream), static_cast<cudaLaunchAttributeID>(id), &value));
-}
-
 using SignatureNewerTest = SignatureTest;
 
 TEST_F(SignatureNewerTest, TheDriverIsOfTheFuture) { EXPECT_EQ(driver().version, hostrt::kFutureDriver); }
@@ -45,7 +30,7 @@ TEST_F(SignatureNewerTest, PortableClusterSizesAndSharedMemoryModesMustAgree) {
   for (const int id : {kPortableClusterSizeMode, kSharedMemoryMode}) {
     const auto with = [this, id](int mode) {
       return [=, this](cudaStream_t s) {
-        CUDA_OK(launch(blend, 1, 32, s, at(0), 32, 3, 4));
+        step(s);
         set_attribute(s, id, mode);
       };
     };
@@ -77,9 +62,9 @@ TEST_F(SignatureNewerTest, SyncModesOfHostFunctionsMustAgree) {
 TEST_F(SignatureNewerTest, AnUnknownAttributeMakesNoSiblings) {
   const auto with = [this](int number) {
     return described([=, this](cudaStream_t s) {
-      CUDA_OK(launch(blend, 1, 32, s, at(0), 32, 3, 4));
+      step(s);
       set_attribute(s, hostrt::kFutureAttribute, number);
-      CUDA_OK(launch(blend, 1, 32, s, at(0), 32, 3, 4));
+      step(s);
     });
   };
   EXPECT_GE(hostrt::kFutureAttribute, kFirstUnknown);
@@ -125,30 +110,21 @@ void PrintTo(const NewerWay& way, std::ostream* out) { *out << way.name; }
 
 constexpr int kMemcpyBatch = 14;
 
-class NewerNodesTest : public testing::TestWithParam<NewerWay> {
- protected:
-  void SetUp() override { hostrt::reset(); }
-  void TearDown() override {
-    EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
-    hostrt::reset();
-  }
-};
+class NewerNodesTest : public SignatureTest, public testing::WithParamInterface<NewerWay> {};
 
 // Two keys that differ in an argument: if they may share, the second takes over the executable of the first.
 TEST_P(NewerNodesTest, ShareNothingAndRunRight) {
   constexpr int kCount = 64;
-  DeviceBuffer<int> memory(kCount);
-  Stream stream;
   Cache cache({.max_executables = 1});
   for (int round = 0; round < 4; ++round) {
     for (const int which : {3, 5}) {
-      CUDA_OK(cudaMemsetAsync(memory.get(), 0, kCount * sizeof(int), stream));
-      const absl::StatusOr<Outcome> outcome = cache.run(key("newer", which), stream, [&](cudaStream_t s) {
-        CUDA_OK(launch(blend, 2, 32, s, memory.get(), kCount, which, 1));
+      CUDA_OK(cudaMemsetAsync(at(0), 0, kCount * sizeof(int), *stream));
+      const absl::StatusOr<Outcome> outcome = cache.run(key("newer", which), *stream, [&](cudaStream_t s) {
+        CUDA_OK(launch(blend, 2, 32, s, at(0), kCount, which, 1));
         CaptureInfo info;
         CUDA_OK(capture_info(s, &info));
         if (info.status == cudaStreamCaptureStatusActive) GetParam().mark(s);
-        CUDA_OK(launch(blend, 2, 32, s, memory.get(), kCount, which, 2));
+        CUDA_OK(launch(blend, 2, 32, s, at(0), kCount, which, 2));
       });
       ASSERT_TRUE(outcome.ok()) << outcome.status();
       const bool is_first = round == 0 && which == 3;
@@ -159,10 +135,10 @@ TEST_P(NewerNodesTest, ShareNothingAndRunRight) {
       } else {
         EXPECT_EQ(*outcome, round == 0 ? Outcome::kInstantiated : Outcome::kRestored);
       }
-      CUDA_OK(cudaStreamSynchronize(stream));
-      std::vector<int> expected;
-      for (int i = 0; i < kCount; ++i) expected.push_back(which * (1 + i) + 2 + i);  // from 0, by two steps
-      EXPECT_EQ(memory.read(), expected);
+      CUDA_OK(cudaStreamSynchronize(*stream));
+      std::vector<int> expected(static_cast<std::size_t>(memory->size()));
+      for (int i = 0; i < kCount; ++i) expected[static_cast<std::size_t>(i)] = which * (1 + i) + 2 + i;  // by two steps
+      EXPECT_EQ(memory->read(), expected);
     }
   }
 }

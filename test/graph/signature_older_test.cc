@@ -53,9 +53,7 @@ TEST_F(SignatureOlderTest, TheNewerGetterIsRefused) {
 
 TEST_F(SignatureOlderTest, ACacheSharesAndRunsRight) {
   constexpr int kCount = 64;
-  Options options;
-  options.max_executables = 1;
-  Cache cache(options);
+  Cache cache({.max_executables = 1});
   for (int round = 0; round < 3; ++round) {
     for (const int which : {3, 5}) {
       const absl::StatusOr<Outcome> outcome = cache.run(key("older", which), *stream, [&](cudaStream_t s) {

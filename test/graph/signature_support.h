@@ -5,10 +5,12 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <optional>
 #include <vector>
 
+#include "cuda/compat.h"
 #include "exec/executable.h"
 #include "graph/describe.h"
 #include "graph/difference.h"
@@ -38,6 +40,21 @@ struct Described {
   }
 };
 
+// The most recently captured node of the stream.
+inline cudaGraphNode_t last_node(cudaStream_t stream) {
+  CaptureInfo info;
+  CUDA_OK(capture_info(stream, &info));
+  EXPECT_EQ(info.dependency_count, 1u);
+  return info.dependencies[0];
+}
+
+// Sets an attribute of that node, a kernel.
+inline void set_attribute(cudaStream_t stream, int id, int number) {
+  cudaLaunchAttributeValue value = {};
+  std::memcpy(&value, &number, sizeof number);
+  CUDA_OK(cudaGraphKernelNodeSetAttribute(last_node(stream), static_cast<cudaLaunchAttributeID>(id), &value));
+}
+
 class SignatureTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -57,21 +74,25 @@ class SignatureTest : public testing::Test {
 
   int* at(int index) const { return memory->get() + index; }
 
+  // A kernel.
+  void step(cudaStream_t s) { CUDA_OK(launch(blend, 1, 32, s, at(0), 32, 3, 4)); }
   // A kernel on `side`, which is forked from `s` and joined again.
-  void step_on(cudaStream_t side, cudaStream_t s, cudaEvent_t fork, cudaEvent_t join) {
-    CUDA_OK(cudaEventRecord(fork, s));
-    CUDA_OK(cudaStreamWaitEvent(side, fork, 0));
-    CUDA_OK(launch(blend, 1, 32, side, at(0), 32, 3, 4));
-    CUDA_OK(cudaEventRecord(join, side));
-    CUDA_OK(cudaStreamWaitEvent(s, join, 0));
+  void step_on(cudaStream_t side, cudaStream_t s) {
+    let_follow(side, s);
+    step(side);
+    let_follow(s, side);
   }
 
   Described described(const std::function<void(cudaStream_t)>& enqueue) {
-    Described result;
     cudaGraph_t graph = nullptr;
     CUDA_OK(cudaStreamBeginCapture(*stream, cudaStreamCaptureModeThreadLocal));
     enqueue(*stream);
     CUDA_OK(cudaStreamEndCapture(*stream, &graph));
+    return description_of(graph);
+  }
+  // Takes the graph.
+  static Described description_of(cudaGraph_t graph) {
+    Described result;
     result.graph.graph = OwnedGraph(graph);
     CUDA_OK(result.graph.list_nodes().error);
     result.content.node_count = result.graph.nodes.size();

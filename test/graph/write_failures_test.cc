@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "graph_support.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "graphcache/status.h"
@@ -17,80 +18,85 @@ namespace {
 
 class WriteFailuresTest : public testing::Test {
  protected:
-  void SetUp() override { hostrt::reset(); }
+  void SetUp() override {
+    hostrt::reset();
+    stream.emplace();
+    data.emplace(1, 1);
+    memory.emplace(1);
+  }
   void TearDown() override {
+    memory.reset();
+    data.reset();
+    stream.reset();
     EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
     CUDA_OK(cudaPeekAtLastError());
     hostrt::reset();
   }
 
   // data = 3 * data + value
-  static absl::StatusOr<Outcome> run(Cache& cache, const Key& key, cudaStream_t stream, int* data, int* memory,
-                                     int value) {
-    return cache.run(key, stream, params(data, value), [memory](Recorder& rec, Slot<int*> p, Slot<int> v) {
-      rec.write(memory, v);
-      rec.launch(blend_in, {1, 1}, p, memory, 1, 3);
+  absl::StatusOr<Outcome> run(Cache& cache, const Key& key, int value) {
+    int* const to = memory->get();
+    return cache.run(key, *stream, params(data->get(), value), [to](Recorder& rec, Slot<int*> p, Slot<int> v) {
+      rec.write(to, v);
+      rec.launch(blend_in, {1, 1}, p, to, 1, 3);
     });
   }
+  absl::StatusOr<Outcome> run(Cache& cache, int value) { return run(cache, key("k"), value); }
+
+  std::optional<Stream> stream;
+  std::optional<DeviceBuffer<int>> data, memory;
 };
 
 // Memory of the caller's belongs to the key: its executables share it. So a caller orders the runs of a key that write.
 TEST_F(WriteFailuresTest, AKeyEvictedInFlightIsRestoredAndItsRunsOfOneStreamAreInOrder) {
   for (const Sharing sharing : {Sharing::kNever, Sharing::kUpdatesAcross, Sharing::kTable}) {
-    Options options;
-    options.max_executables = 1;
-    force(&options, sharing);
-    Cache cache(options);
-    Stream stream;
-    DeviceBuffer<int> a(1, 1), c(1, 1), memory(1);
-    EXPECT_RUN(kInstantiated, run(cache, key("k"), stream, a.get(), memory.get(), 5));
-    hostrt::hold(stream);
-    EXPECT_RUN(kPatched, run(cache, key("k"), stream, a.get(), memory.get(), 7));
-    EXPECT_RUN(kInstantiated, cache.run(key("other"), stream, [&](Recorder& rec) {
+    SCOPED_TRACE(static_cast<int>(sharing));
+    Cache cache(forced(sharing, 1));
+    DeviceBuffer<int> c(1, 1);
+    data->write({1});
+    memory->write({0});
+    EXPECT_RUN(kInstantiated, run(cache, 5));
+    hostrt::hold(*stream);
+    EXPECT_RUN(kPatched, run(cache, 7));
+    EXPECT_RUN(kInstantiated, cache.run(key("other"), *stream, [&](Recorder& rec) {
       rec.launch(blend, {1, 1}, c.get(), 1, 1, 1);  // another topology, so no sibling returns the executable
     }));
-    EXPECT_RUN(kRestored, run(cache, key("k"), stream, a.get(), memory.get(), 11));
+    EXPECT_RUN(kRestored, run(cache, 11));
     EXPECT_EQ(cache.stats().captures, 2u);
-    hostrt::release(stream);
+    hostrt::release(*stream);
     CUDA_OK(cudaDeviceSynchronize());
-    EXPECT_EQ(a.first(), 3 * (3 * (3 * 1 + 5) + 7) + 11);
+    EXPECT_EQ(data->first(), 3 * (3 * (3 * 1 + 5) + 7) + 11);
     EXPECT_EQ(c.first(), 1 + 1);
-    EXPECT_EQ(memory.first(), 11);
+    EXPECT_EQ(memory->first(), 11);
   }
 }
 
 TEST_F(WriteFailuresTest, AFailedCallIsReportedAndTriedAgain) {
+  struct Many {
+    int values[16];
+  };
   for (const int executables : {0, 8}) {
     for (const char* const function : {"cudaLibraryLoadData", "cudaLibraryGetKernel", "cudaLaunchKernel"}) {
       for (const std::size_t bytes : {4u, 64u}) {
-        hostrt::reset();
-        Options options;
-        options.max_executables = executables;
-        options.on_capture_failure = OnCaptureFailure::kReturnError;
-        Cache cache(options);
-        Stream stream;
-        DeviceBuffer<int> memory(16, 1);
-        struct Many {
-          int values[16];
-        };
+        SCOPED_TRACE(testing::Message() << executables << ", " << function << ", " << bytes);
+        Cache cache({.max_executables = executables, .on_capture_failure = OnCaptureFailure::kReturnError});
+        DeviceBuffer<int> to(16, 1);
         const auto write = [&](int value) {
           const auto run_with = [&](auto v) {
-            return cache.run(key("k"), stream, params(v), [&](Recorder& rec, Slot<decltype(v)> slot) {
-              rec.write(reinterpret_cast<decltype(v)*>(memory.get()), slot);
+            return cache.run(key("k"), *stream, params(v), [&](Recorder& rec, Slot<decltype(v)> slot) {
+              rec.write(reinterpret_cast<decltype(v)*>(to.get()), slot);
             });
           };
           return bytes == 4 ? run_with(value) : run_with(Many{{value}});
         };
         hostrt::fail_call(function, 1, cudaErrorMemoryAllocation);
-        const auto outcome = write(5);
-        ASSERT_FALSE(outcome.ok()) << function;
-        EXPECT_EQ(cuda_error(outcome.status()), cudaErrorMemoryAllocation);
-        EXPECT_TRUE(mentions(outcome.status(), function)) << outcome.status();
-        EXPECT_EQ(mentions(outcome.status(), "Recorder::write"), function != std::string("cudaLaunchKernel"))
-            << outcome.status();
-        EXPECT_EQ(memory.first(), 1);
+        const absl::Status failed = write(5).status();
+        EXPECT_EQ(cuda_error(failed), cudaErrorMemoryAllocation) << failed;
+        EXPECT_TRUE(mentions(failed, function)) << failed;
+        EXPECT_EQ(mentions(failed, "Recorder::write"), function != std::string("cudaLaunchKernel")) << failed;
+        EXPECT_EQ(to.first(), 1);
         EXPECT_TRUE(did(executables == 0 ? Outcome::kEager : Outcome::kInstantiated, write(6)));
-        EXPECT_EQ(memory.first(), 6);
+        EXPECT_EQ(to.first(), 6);
       }
     }
   }
@@ -99,11 +105,9 @@ TEST_F(WriteFailuresTest, AFailedCallIsReportedAndTriedAgain) {
 // With the default, the run then calls fn directly, which writes.
 TEST_F(WriteFailuresTest, AFailureUnderCaptureMakesTheRunDirect) {
   Cache cache;
-  Stream stream;
-  DeviceBuffer<int> data(1, 1), memory(1);
   hostrt::fail_call("cudaLibraryLoadData", 1, cudaErrorMemoryAllocation);
-  EXPECT_RUN(kEager, run(cache, key("k"), stream, data.get(), memory.get(), 5));
-  EXPECT_EQ(data.first(), 3 + 5);
+  EXPECT_RUN(kEager, run(cache, 5));
+  EXPECT_EQ(data->first(), 3 + 5);
   EXPECT_EQ(cache.stats().eager(EagerReason::kCaptureFailed), 1u);
   EXPECT_NE(cache.entries()[0].error.find("Recorder::write, cudaLibraryLoadData"), std::string::npos)
       << cache.entries()[0].error;
@@ -112,43 +116,35 @@ TEST_F(WriteFailuresTest, AFailureUnderCaptureMakesTheRunDirect) {
 // A patch that fails does not write the value of another run.
 TEST_F(WriteFailuresTest, APatchThatFailsMakesTheRunDirectWithItsValue) {
   Cache cache;
-  Stream stream;
-  DeviceBuffer<int> data(1, 1), memory(1);
-  EXPECT_RUN(kInstantiated, run(cache, key("k"), stream, data.get(), memory.get(), 5));
+  EXPECT_RUN(kInstantiated, run(cache, 5));
   hostrt::fail_call("cudaGraphExecKernelNodeSetParams", 1, cudaErrorInvalidValue);
-  EXPECT_TRUE(run(cache, key("k"), stream, data.get(), memory.get(), 6).ok());
-  EXPECT_EQ(data.first(), 3 * (3 + 5) + 6);
-  EXPECT_EQ(memory.first(), 6);
+  EXPECT_SUCCESS(run(cache, 6));
+  EXPECT_EQ(data->first(), 3 * (3 + 5) + 6);
+  EXPECT_EQ(memory->first(), 6);
 }
 
 TEST_F(WriteFailuresTest, AFatalErrorOfAWriteEndsTheCache) {
   Cache cache;
-  Stream stream;
-  DeviceBuffer<int> data(1, 1), memory(1);
   hostrt::fail_call("cudaLibraryLoadData", 1, cudaErrorIllegalAddress);
-  const auto outcome = run(cache, key("k"), stream, data.get(), memory.get(), 5);
-  EXPECT_EQ(cuda_error(outcome.status()), cudaErrorIllegalAddress) << outcome.status();
+  const absl::Status failed = run(cache, 5).status();
+  EXPECT_EQ(cuda_error(failed), cudaErrorIllegalAddress) << failed;
   EXPECT_EQ(cuda_error(cache.status()), cudaErrorIllegalAddress) << cache.status();
   hostrt::clear_failures();
 }
 
 // The library allocates nothing for a write, and its code goes with the cache.
 TEST_F(WriteFailuresTest, WritesAllocateNoDeviceMemory) {
-  Stream stream;
-  DeviceBuffer<int> data(1, 1), memory(1);
   {
-    Options options;
-    options.max_executables = 1;
+    Options options = unshared(1);
     options.max_templates = 0;
-    force(&options, Sharing::kNever);
     std::optional<Cache> cache(options);
-    EXPECT_TRUE(run(*cache, key("k"), stream, data.get(), memory.get(), 0).ok());
+    EXPECT_SUCCESS(run(*cache, 0));
     const hostrt::Ledger before = hostrt::ledger();
-    for (int i = 1; i < 40; ++i) EXPECT_TRUE(run(*cache, key("k", i), stream, data.get(), memory.get(), i).ok());
+    for (int i = 1; i < 40; ++i) EXPECT_SUCCESS(run(*cache, key("k", i), i));
     EXPECT_EQ(hostrt::ledger().allocations, before.allocations);
     options.max_executables = 0;
     cache.emplace(options);
-    for (int i = 1; i < 4; ++i) EXPECT_RUN(kEager, run(*cache, key("k"), stream, data.get(), memory.get(), i));
+    for (int i = 1; i < 4; ++i) EXPECT_RUN(kEager, run(*cache, i));
     EXPECT_EQ(hostrt::ledger().allocations, before.allocations);
   }
   const hostrt::Ledger after = hostrt::ledger();
@@ -161,19 +157,18 @@ TEST_F(WriteFailuresTest, WritesAllocateNoDeviceMemory) {
 TEST_F(WriteFailuresTest, TheCodeOfWritesOutlivesTheLaunchesOfACacheThatHasEnded) {
   Cache cache;
   std::optional<Cache> ends(std::in_place);
-  Stream stream, other;
-  DeviceBuffer<int> data(1, 1), memory(1);
-  EXPECT_RUN(kInstantiated, run(*ends, key("k"), stream, data.get(), memory.get(), 5));
-  hostrt::hold(stream);
-  EXPECT_RUN(kPatched, run(*ends, key("k"), stream, data.get(), memory.get(), 7));
+  Stream other;
+  EXPECT_RUN(kInstantiated, run(*ends, 5));
+  hostrt::hold(*stream);
+  EXPECT_RUN(kPatched, run(*ends, 7));
   const std::uint64_t unloaded = hostrt::calls("cudaLibraryUnload");
   EXPECT_RUN(kInstantiated, cache.run(key("outer"), other, [&](cudaStream_t on) {
     ends.reset();
     return launch(do_nothing, 1, 1, on);
   }));
   EXPECT_EQ(hostrt::calls("cudaLibraryUnload"), unloaded);
-  CUDA_OK(hostrt::release(stream));
-  EXPECT_EQ(data.first(), 3 * (3 * 1 + 5) + 7);
+  CUDA_OK(hostrt::release(*stream));
+  EXPECT_EQ(data->first(), 3 * (3 * 1 + 5) + 7);
   CUDA_OK(cudaDeviceSynchronize());
   for (int i = 0; i < 2; ++i) cache.erase(key("nothing"));
   EXPECT_EQ(hostrt::calls("cudaLibraryUnload"), unloaded + 1);
@@ -181,14 +176,10 @@ TEST_F(WriteFailuresTest, TheCodeOfWritesOutlivesTheLaunchesOfACacheThatHasEnded
 
 // Device memory of updater nodes.
 TEST_F(WriteFailuresTest, DeviceMemoryThatWasGivenBackIsFreedByAnErase) {
-  Options options;
   force(Patching::kDeviceUpdated);
-  force(&options, Sharing::kNever);
-  Cache cache(options);
-  Stream stream;
-  DeviceBuffer<int> data(1, 1), memory(1);
+  Cache cache(unshared());
   const std::size_t before = hostrt::ledger().allocations;
-  for (int i = 0; i < 4; ++i) EXPECT_TRUE(run(cache, key("k", i), stream, data.get(), memory.get(), i).ok());
+  for (int i = 0; i < 4; ++i) EXPECT_SUCCESS(run(cache, key("k", i), i));
   EXPECT_GT(hostrt::ledger().allocations, before);
   CUDA_OK(cudaDeviceSynchronize());
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(cache.erase(key("k", i)));
@@ -198,9 +189,7 @@ TEST_F(WriteFailuresTest, DeviceMemoryThatWasGivenBackIsFreedByAnErase) {
 // A copy may still write to the memory of an updater node that could not be used. The memory is not reused, although no
 // launch uses it.
 TEST_F(WriteFailuresTest, MemoryThatACopyWillFillIsNotUsedAgain) {
-  Options options;
-  options.max_executables = 1;
-  force(&options, Sharing::kTable);
+  const Options options = forced(Sharing::kTable, 1);
   Cache cache(options), other(options);
   Stream first, second;
   DeviceBuffer<int> a(64, 1), b(64, 1);

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph_support.h"
 #include "graphcache/graphcache.h"
 #include "kernels.h"
 #include "support.h"
@@ -28,9 +29,8 @@ class WriteTest : public StreamTest {
 // Three readers take the value, by the recorder and by other means. One node is patched.
 TEST_F(WriteTest, TheValueFollowsEachRunByOnePatch) {
   for (const Patching patching : {Patching::kPerNode, Patching::kDeviceUpdated}) {
-    Options options;
     force(patching);
-    Cache cache(options);
+    Cache cache;
     DeviceBuffer<float> out(3), value(1);
     const std::array<Outcome, 4> wanted = {Outcome::kInstantiated, Outcome::kPatched, Outcome::kReplayed,
                                            Outcome::kPatched};
@@ -53,21 +53,18 @@ TEST_F(WriteTest, TheValueFollowsEachRunByOnePatch) {
 // A write comes behind the earlier work of its stream and before the later work, wherever it is recorded.
 TEST_F(WriteTest, WritesAreInStreamOrder) {
   for (const int executables : {0, 8}) {
-    Options options;
-    options.max_executables = executables;
-    Cache cache(options);
+    SCOPED_TRACE(executables);
+    Cache cache({.max_executables = executables});
     DeviceBuffer<int> value(1), seen(3);
     for (int run = 1; run < 4; ++run) {
       value.write({-run});
-      const auto outcome =
-          cache.run(key("k"), stream, params(run, 10 * run), [&](Recorder& rec, Slot<int> a, Slot<int> b) {
-            rec.memcpy(seen.get(), value.get(), sizeof(int));
-            rec.write(value.get(), a);
-            rec.memcpy(seen.get() + 1, value.get(), sizeof(int));
-            rec.write(value.get(), b);
-            rec.memcpy(seen.get() + 2, value.get(), sizeof(int));
-          });
-      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      ASSERT_SUCCESS(cache.run(key("k"), stream, params(run, 10 * run), [&](Recorder& rec, Slot<int> a, Slot<int> b) {
+        rec.memcpy(seen.get(), value.get(), sizeof(int));
+        rec.write(value.get(), a);
+        rec.memcpy(seen.get() + 1, value.get(), sizeof(int));
+        rec.write(value.get(), b);
+        rec.memcpy(seen.get() + 2, value.get(), sizeof(int));
+      }));
       EXPECT_EQ(seen.read(), (std::vector<int>{-run, run, 10 * run}));
     }
     EXPECT_EQ(cache.stats().outcome(Outcome::kPatched), executables == 0 ? 0u : 2u);
@@ -82,9 +79,7 @@ TEST_F(WriteTest, AForkOfAnotherDeviceFailsOrWritesTheValue) {
   OtherDevice<float> other(1);
   for (const int executables : {0, 8}) {
     for (const int current : {0, 1}) {
-      Options options;
-      options.max_executables = executables;
-      Cache cache(options);
+      Cache cache({.max_executables = executables});
       for (const float value : {2.0f, 3.0f}) {
         other.memory().write({-1});
         const auto outcome = cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<float> v) {
@@ -104,17 +99,14 @@ TEST_F(WriteTest, AnotherDeviceMayBeCurrent) {
   if (device_count() < 2) GTEST_SKIP() << "needs two devices";
   DeviceBuffer<float> twice(1), value(1);
   for (const int executables : {0, 8}) {
-    Options options;
-    options.max_executables = executables;
-    Cache cache(options);
+    Cache cache({.max_executables = executables});
     for (const float v : {2.0f, 3.0f, -1.5f}) {
-      const auto outcome = cache.run(key("k"), stream, params(v), [&](Recorder& rec, Slot<float> slot) {
+      ASSERT_SUCCESS(cache.run(key("k"), stream, params(v), [&](Recorder& rec, Slot<float> slot) {
         CUDA_OK(cudaSetDevice(1));
         rec.write(value.get(), slot);
         rec.launch(scale, {1, 1}, twice.get(), value.get(), 1, 2.0f);
         CUDA_OK(cudaSetDevice(0));
-      });
-      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      }));
       EXPECT_EQ(twice.first(), 2 * v);
     }
     EXPECT_EQ(cache.stats().outcome(Outcome::kPatched), executables == 0 ? 0u : 2u);
@@ -123,25 +115,29 @@ TEST_F(WriteTest, AnotherDeviceMayBeCurrent) {
 
 // ---- Launches in flight ---------------------------------------------------------------------------------------------
 
-// Launches of one stream follow each other, so each reads the value of its own run.
+// Launches of one stream follow each other, so each reads the value of its own run. So do direct runs.
 TEST_F(WriteTest, ThousandsOfRunsInFlightEachWithItsOwnValue) {
-  for (const Patching patching : {Patching::kPerNode, Patching::kDeviceUpdated}) {
-    Options options;
+  const struct {
+    Patching patching;
+    int executables;
+  } cases[] = {{Patching::kPerNode, 64}, {Patching::kDeviceUpdated, 64}, {Patching::kPerNode, 0}};
+  for (const auto& [patching, executables] : cases) {
+    SCOPED_TRACE(testing::Message() << static_cast<int>(patching) << ", " << executables);
     force(patching);
-    Cache cache(options);
+    Cache cache({.max_executables = executables});
     DeviceBuffer<int> data(1, 1), memory(1);
     unsigned wanted = 1;
     std::mt19937 random(7);
     for (int run = 0; run < 3000; ++run) {
       const int value = static_cast<int>(random() % 1000);
-      const auto outcome = cache.run(key("k", run % 3), stream, params(value), [&](Recorder& rec, Slot<int> v) {
+      ASSERT_SUCCESS(cache.run(key("k", run % 3), stream, params(value), [&](Recorder& rec, Slot<int> v) {
         rec.write(memory.get(), v);
         rec.launch(blend_in, {1, 1}, data.get(), memory.get(), 1, 3);
-      });
-      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      }));
       wanted = blended(wanted, 3, value);
     }
     EXPECT_EQ(static_cast<unsigned>(data.first()), wanted);
+    EXPECT_EQ(cache.stats().outcome(Outcome::kEager), executables == 0 ? 3000u : 0u);
   }
 }
 
@@ -163,41 +159,30 @@ void expect_exact(Cache& cache, cudaStream_t stream, std::size_t at) {
     memory.write(wanted);
     Sized<kBytes> value;
     for (std::size_t i = 0; i < kBytes; ++i) value.bytes[i] = static_cast<unsigned char>(17 * run + 3 * i + 1);
-    const auto outcome = cache.run(key("sized", static_cast<int>(kBytes), static_cast<int>(at)), stream, params(value),
-                                   [&](Recorder& rec, Slot<Sized<kBytes>> v) {
-                                     rec.write(reinterpret_cast<Sized<kBytes>*>(memory.get() + at), v);
-                                   });
-    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    ASSERT_SUCCESS(cache.run(key("sized", static_cast<int>(kBytes), static_cast<int>(at)), stream, params(value),
+                             [&](Recorder& rec, Slot<Sized<kBytes>> v) {
+                               rec.write(reinterpret_cast<Sized<kBytes>*>(memory.get() + at), v);
+                             }));
     std::memcpy(wanted.data() + at, value.bytes, kBytes);
     EXPECT_EQ(memory.read(), wanted) << kBytes << " bytes at " << at << ", run " << run;
   }
 }
 
-template <std::size_t... kLess>
-void expect_all_exact(Cache& cache, cudaStream_t stream, std::size_t at, std::index_sequence<kLess...>) {
-  (expect_exact<kLess + 1>(cache, stream, at), ...);
+template <std::size_t... kSizes>
+void expect_all_exact(Cache& cache, cudaStream_t stream, std::size_t at, std::index_sequence<kSizes...>) {
+  (expect_exact<kSizes>(cache, stream, at), ...);
 }
 
 // All sizes around those at which another kernel or another wide store might be chosen, at odd addresses as well.
 TEST_F(WriteTest, WritesExactlyTheBytesOfTheValueAtAnyAddress) {
   for (const Patching patching : {Patching::kPerNode, Patching::kDeviceUpdated}) {
     for (const int executables : {0, 64}) {
-      Options options;
-      options.max_executables = executables;
       force(patching);
-      Cache cache(options);
+      Cache cache({.max_executables = executables});
       for (const std::size_t at : {0u, 1u, 3u, 7u, 13u, 128u}) {
-        expect_all_exact(cache, stream, at, std::make_index_sequence<18>());
-        expect_exact<31>(cache, stream, at);
-        expect_exact<32>(cache, stream, at);
-        expect_exact<33>(cache, stream, at);
-        expect_exact<63>(cache, stream, at);
-        expect_exact<65>(cache, stream, at);
-        expect_exact<100>(cache, stream, at);
-        expect_exact<127>(cache, stream, at);
-        expect_exact<129>(cache, stream, at);
-        expect_exact<255>(cache, stream, at);
-        expect_exact<256>(cache, stream, at);
+        expect_all_exact(cache, stream, at,
+                         std::index_sequence<1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 31, 32, 33,
+                                             63, 65, 100, 127, 129, 255, 256>());
       }
     }
   }
@@ -210,9 +195,8 @@ TEST_F(WriteTest, StructuresPointersAndBools) {
     float factor;
   };
   for (const int executables : {0, 8}) {
-    Options options;
-    options.max_executables = executables;
-    Cache cache(options);
+    SCOPED_TRACE(executables);
+    Cache cache({.max_executables = executables});
     DeviceBuffer<Pair> pair(1);
     DeviceBuffer<const float*> pointer(1);
     DeviceBuffer<char> flag(3, 9);
@@ -222,7 +206,7 @@ TEST_F(WriteTest, StructuresPointersAndBools) {
     for (int run = 0; run < 4; ++run) {
       const float* const in = run % 2 == 0 ? first.get() : second.get();
       Mixed value = {'x', 0.5 * run, static_cast<short>(run), {run, -run, 7}, 200};
-      const auto outcome = cache.run(
+      ASSERT_SUCCESS(cache.run(
           key("k"), stream, params(Pair{in, run, 2}, in, run % 2 == 0, 0.25 * run, value),
           [&](Recorder& rec, Slot<Pair> p, Slot<const float*> q, Slot<bool> b, Slot<double> d, Slot<Mixed> m) {
             rec.write(pair.get(), p);
@@ -230,8 +214,7 @@ TEST_F(WriteTest, StructuresPointersAndBools) {
             rec.write(reinterpret_cast<bool*>(flag.get() + 1), b);
             rec.write(number.get(), d);
             rec.write(mixed.get() + 1, m);
-          });
-      ASSERT_TRUE(outcome.ok()) << outcome.status();
+          }));
       EXPECT_EQ(pair.first().in, in);
       EXPECT_EQ(pair.first().n, run);
       EXPECT_EQ(pair.first().factor, 2);
@@ -251,28 +234,23 @@ TEST_F(WriteTest, StructuresPointersAndBools) {
 // For two values, and for one value twice, on two branches.
 TEST_F(WriteTest, SeveralValuesAndBranches) {
   for (const int executables : {0, 8}) {
-    Options options;
-    options.max_executables = executables;
-    Cache cache(options);
+    SCOPED_TRACE(executables);
+    Cache cache({.max_executables = executables});
     Stream side;
-    Event fork, join;
     DeviceBuffer<int> data(3), values(3);
     for (int run = 1; run < 4; ++run) {
-      const auto outcome =
-          cache.run(key("k"), stream, params(10 * run, 100 * run), [&](Recorder& rec, Slot<int> a, Slot<int> b) {
-            CUDA_OK(cudaEventRecord(fork, rec.stream()));
-            CUDA_OK(cudaStreamWaitEvent(side, fork, 0));
-            Recorder other = rec.on(side);
-            rec.write(values.get(), a);
-            rec.write(values.get() + 1, b);
-            other.write(values.get() + 2, a);
-            rec.memcpy(data.get(), values.get(), sizeof(int));
-            rec.memcpy(data.get() + 1, values.get() + 1, sizeof(int));
-            other.memcpy(data.get() + 2, values.get() + 2, sizeof(int));
-            CUDA_OK(cudaEventRecord(join, side));
-            CUDA_OK(cudaStreamWaitEvent(rec.stream(), join, 0));
-          });
-      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      const auto fn = [&](Recorder& rec, Slot<int> a, Slot<int> b) {
+        let_follow(side, rec.stream());
+        Recorder other = rec.on(side);
+        rec.write(values.get(), a);
+        rec.write(values.get() + 1, b);
+        other.write(values.get() + 2, a);
+        rec.memcpy(data.get(), values.get(), sizeof(int));
+        rec.memcpy(data.get() + 1, values.get() + 1, sizeof(int));
+        other.memcpy(data.get() + 2, values.get() + 2, sizeof(int));
+        let_follow(rec.stream(), side);
+      };
+      ASSERT_SUCCESS(cache.run(key("k"), stream, params(10 * run, 100 * run), fn));
       EXPECT_EQ(data.read(), (std::vector<int>{10 * run, 100 * run, 10 * run}));
     }
     EXPECT_EQ(cache.stats().patched_nodes, executables == 0 ? 0u : 6u);
@@ -280,22 +258,6 @@ TEST_F(WriteTest, SeveralValuesAndBranches) {
 }
 
 // ---- Other ways of a run --------------------------------------------------------------------------------------------
-
-TEST_F(WriteTest, DirectRunsWriteTheirOwn) {
-  Options options;
-  options.max_executables = 0;
-  Cache cache(options);
-  DeviceBuffer<int> data(1, 1), memory(1);
-  unsigned wanted = 1;
-  for (int run = 0; run < 100; ++run) {
-    EXPECT_RUN(kEager, cache.run(key("k"), stream, params(run), [&](Recorder& rec, Slot<int> v) {
-      rec.write(memory.get(), v);
-      rec.launch(blend_in, {1, 1}, data.get(), memory.get(), 1, 5);
-    }));
-    wanted = blended(wanted, 5, run);
-  }
-  EXPECT_EQ(static_cast<unsigned>(data.first()), wanted);
-}
 
 // A warm-up captures without running, so nothing is written before the first run.
 TEST_F(WriteTest, AWarmedKeyHasTheRunsValue) {
@@ -330,13 +292,11 @@ TEST_F(WriteTest, InnerRunsValuesAreTheRuns) {
   unsigned wanted = 1;
   for (int i = 0; i < 3; ++i) {
     EXPECT_RUN(kEager, outer.run(key("with values"), stream, [&](cudaStream_t on) {
-      return inner
-          .run(key("inner"), on, params(i),
-               [&](Recorder& rec, Slot<int> v) {
-                 rec.write(memory.get(), v);
-                 rec.launch(blend_in, {1, 1}, data.get(), memory.get(), 1, 3);
-               })
-          .status();
+      const auto outcome = inner.run(key("inner"), on, params(i), [&](Recorder& rec, Slot<int> v) {
+        rec.write(memory.get(), v);
+        rec.launch(blend_in, {1, 1}, data.get(), memory.get(), 1, 3);
+      });
+      return outcome.status();
     }));
     wanted = blended(wanted, 3, i);
     EXPECT_EQ(static_cast<unsigned>(data.first()), wanted);
@@ -345,29 +305,22 @@ TEST_F(WriteTest, InnerRunsValuesAreTheRuns) {
 
 // That graph may outlive the cache, and the kernel of the write does not.
 TEST_F(WriteTest, AForeignCaptureIsRefused) {
-  Options options;
-  options.inline_in_foreign_capture = true;
-  std::optional<Cache> cache(options);
+  Cache cache({.inline_in_foreign_capture = true});
   DeviceBuffer<int> memory(1, 3), data(1, 1);
   const auto run = [&](bool writes) {
-    return cache->run(key("k", writes), stream, params(8), [&, writes](Recorder& rec, Slot<int> v) {
+    return cache.run(key("k", writes), stream, params(8), [&, writes](Recorder& rec, Slot<int> v) {
       if (writes) rec.write(memory.get(), v);
       rec.launch(blend, {1, 1}, data.get(), 1, 3, v);
     });
   };
   CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   EXPECT_RUN(kInlined, run(false));
-  const auto outcome = run(true);
-  EXPECT_FAILURE(kFailedPrecondition, outcome);
-  EXPECT_TRUE(mentions(outcome.status(), "Recorder::write")) << outcome.status();
+  EXPECT_ERROR(kFailedPrecondition, run(true), "Recorder::write");
   cudaGraph_t graph = nullptr;
   CUDA_OK(cudaStreamEndCapture(stream, &graph));
-  cudaGraphExec_t executable = nullptr;
-  CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
-  CUDA_OK(cudaGraphLaunch(executable, stream));
+  launch_once(graph, stream);
   EXPECT_EQ(memory.first(), 3);
   EXPECT_EQ(data.first(), 3 + 8);
-  CUDA_OK(cudaGraphExecDestroy(executable));
   CUDA_OK(cudaGraphDestroy(graph));
   EXPECT_RUN(kInstantiated, run(true));
   EXPECT_EQ(memory.first(), 8);
@@ -428,8 +381,7 @@ class SharedWriteTest : public WriteTest {
     unsigned wanted = static_cast<unsigned>(data.first());
     std::vector<int> written = memory.read();
     for (const int which : members) {
-      const auto outcome = run(cache, which, ++value);
-      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      ASSERT_SUCCESS(run(cache, which, ++value));
       wanted = blended(wanted, 3 + which, value);
       written[static_cast<std::size_t>(which)] = value;
     }
@@ -444,12 +396,10 @@ class SharedWriteTest : public WriteTest {
 TEST_F(SharedWriteTest, MembersShareAnExecutableAndAreNotCapturedAgain) {
   for (const Sharing sharing : {Sharing::kAuto, Sharing::kUpdates, Sharing::kUpdatesAcross, Sharing::kTable}) {
     for (const Patching patching : {Patching::kPerNode, Patching::kDeviceUpdated}) {
+      SCOPED_TRACE(testing::Message() << static_cast<int>(sharing) << ", " << static_cast<int>(patching));
       calls = 0;
-      Options options;
-      options.max_executables = 1;
-      force(&options, sharing);
       force(patching);
-      Cache cache(options);
+      Cache cache(forced(sharing, 1));
       expect_right(cache, {0, 1, 2, 0, 1, 2, 2, 1, 0, 0});
       const Stats stats = cache.stats();
       EXPECT_EQ(calls, 3);
@@ -469,10 +419,7 @@ TEST_F(SharedWriteTest, MembersShareAnExecutableAndAreNotCapturedAgain) {
 }
 
 TEST_F(SharedWriteTest, WithoutSharingAnEvictedMemberIsRestoredWithoutACallOfFn) {
-  Options options;
-  options.max_executables = 1;
-  force(&options, Sharing::kNever);
-  Cache cache(options);
+  Cache cache(unshared(1));
   expect_right(cache, {0, 1});
   EXPECT_EQ(calls, 2);
   for (int i = 0; i < 4; ++i) {
@@ -501,20 +448,18 @@ TEST_F(SharedWriteTest, MembersOfTwoStreamsAreCapturedOnceEach) {
 // Members are evicted and erased with launches in flight, and the cache ends. All launches still write their own.
 TEST_F(SharedWriteTest, MembersEvictedInFlightWriteTheirValues) {
   for (const Sharing sharing : {Sharing::kUpdatesAcross, Sharing::kTable, Sharing::kNever}) {
-    Options options;
-    options.max_executables = 1;
-    force(&options, sharing);
-    std::optional<Cache> cache(options);
+    SCOPED_TRACE(static_cast<int>(sharing));
+    const ForcedOptions options = forced(sharing, 1);
+    std::optional<Cache> cache(options.again());
     unsigned wanted = static_cast<unsigned>(data.first());
     for (int round = 0; round < 200; ++round) {
       for (const int which : {round % 5, 5 + round % 3, round % 5}) {
         const int value = 10 * round + which;
-        const auto outcome = run(*cache, which, value);
-        ASSERT_TRUE(outcome.ok()) << outcome.status();
+        ASSERT_SUCCESS(run(*cache, which, value));
         wanted = blended(wanted, 3 + which, value);
       }
       cache->erase(key("member", round % 2 == 0 ? round % 5 : 5 + round % 3));
-      if (round % 50 == 49) cache.emplace(options);
+      if (round % 50 == 49) cache.emplace(options.again());
     }
     EXPECT_EQ(static_cast<unsigned>(data.first()), wanted);
   }

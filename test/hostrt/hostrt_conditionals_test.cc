@@ -2,7 +2,6 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include <cstdint>
 #include <functional>
 #include <set>
 #include <vector>
@@ -11,19 +10,15 @@
 #include "hostrt_objects.h"
 
 namespace graphcache::test {
+namespace {
 
 void set_from(cudaGraphConditionalHandle handle, const unsigned* condition) {
   if (!hostrt::set_conditional(handle, *condition)) throw 0;
 }
+GRAPHCACHE_HOST_KERNEL(set_from)
+
 void lower(unsigned* value) { --*value; }
-
-}  // namespace graphcache::test
-
-GRAPHCACHE_HOST_KERNEL(graphcache::test::set_from)
-GRAPHCACHE_HOST_KERNEL(graphcache::test::lower)
-
-namespace graphcache::test {
-namespace {
+GRAPHCACHE_HOST_KERNEL(lower)
 
 constexpr auto kSwitch = static_cast<cudaGraphConditionalNodeType>(2);  // older toolkits have no name for it
 
@@ -41,11 +36,11 @@ class HostrtConditionals : public HostrtObjects {
     return params;
   }
   static cudaError_t add(cudaGraphNode_t* node, cudaGraph_t graph, cudaGraphNodeParams* params) {
-#if CUDART_VERSION >= 13000
-    return cudaGraphAddNode(node, graph, nullptr, nullptr, 0, params);
-#else
-    return cudaGraphAddNode(node, graph, nullptr, 0, params);
-#endif
+    return add_node(node, graph, nullptr, 0, params);
+  }
+  static cudaError_t begin_in(cudaStream_t stream, cudaGraph_t graph, const cudaGraphNode_t* behind = nullptr) {
+    return cudaStreamBeginCaptureToGraph(stream, graph, behind, nullptr, behind != nullptr ? 1 : 0,
+                                         cudaStreamCaptureModeThreadLocal);
   }
   static cudaGraphConditionalHandle handle_of(cudaGraph_t graph, unsigned value = 0, unsigned flags = 0) {
     cudaGraphConditionalHandle handle = 0;
@@ -62,8 +57,7 @@ class HostrtConditionals : public HostrtObjects {
     if (node != nullptr) *node = added;
     const std::vector<cudaGraph_t> bodies(params.conditional.phGraph_out, params.conditional.phGraph_out + size);
     for (unsigned i = 0; i < size; ++i) {
-      GIVES(cudaSuccess,
-            cudaStreamBeginCaptureToGraph(other_, bodies[i], nullptr, nullptr, 0, cudaStreamCaptureModeThreadLocal));
+      GIVES(cudaSuccess, begin_in(other_, bodies[i]));
       enqueue(other_, i);
       cudaGraph_t captured = nullptr;
       GIVES(cudaSuccess, cudaStreamEndCapture(other_, &captured));
@@ -71,43 +65,25 @@ class HostrtConditionals : public HostrtObjects {
     }
     return bodies;
   }
-  // A kernel that sets the condition, then the node, then `last`.
-  cudaGraph_t with_condition(cudaGraphConditionalNodeType type, unsigned size, const Enqueue& enqueue, int last = 9) {
+  // A kernel that sets the condition, then the node, then a kernel that writes 9.
+  cudaGraph_t with_condition(cudaGraphConditionalNodeType type, unsigned size, const Enqueue& enqueue) {
     return capture([&] {
-      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-      cudaGraph_t graph = nullptr;
-      get_info(&status, &graph);
+      const cudaGraph_t graph = graph_of_capture();
       handle_ = handle_of(graph);
       GIVES(cudaSuccess, launch(set_from, 1, 1, stream_, handle_, &condition_));
       cudaGraphNode_t node = nullptr;
       bodies_ = add_bodies(graph, handle_, type, size, enqueue, &node);
-      const cudaGraphNode_t before = nodes_of(graph)[0];
-      link(graph, before, node);
-      update_dependencies(node);
-      GIVES(cudaSuccess, write(last, stream_));
+      GIVES(cudaSuccess, add_dependency(graph, nodes_of(graph)[0], node));
+      GIVES(cudaSuccess, set_capture_dependency(stream_, node));
+      GIVES(cudaSuccess, write(9, stream_));
     });
   }
-  void get_info(cudaStreamCaptureStatus* status, cudaGraph_t* graph) {
-#if CUDART_VERSION >= 13000
-    GIVES(cudaSuccess, cudaStreamGetCaptureInfo(stream_, status, nullptr, graph, nullptr, nullptr, nullptr));
-#else
-    GIVES(cudaSuccess, cudaStreamGetCaptureInfo(stream_, status, nullptr, graph, nullptr, nullptr));
-#endif
+  // Bodies that write 1, and bodies that write their numbers.
+  Enqueue one() {
+    return [this](cudaStream_t on, unsigned) { OK(write(1, on)); };
   }
-  static void link(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to) {
-#if CUDART_VERSION >= 13000
-    GIVES(cudaSuccess, cudaGraphAddDependencies(graph, &from, &to, nullptr, 1));
-#else
-    GIVES(cudaSuccess, cudaGraphAddDependencies(graph, &from, &to, 1));
-#endif
-  }
-  void update_dependencies(cudaGraphNode_t node) {
-#if CUDART_VERSION >= 13000
-    GIVES(cudaSuccess,
-          cudaStreamUpdateCaptureDependencies(stream_, &node, nullptr, 1, cudaStreamSetCaptureDependencies));
-#else
-    GIVES(cudaSuccess, cudaStreamUpdateCaptureDependencies(stream_, &node, 1, cudaStreamSetCaptureDependencies));
-#endif
+  Enqueue number() {
+    return [this](cudaStream_t on, unsigned i) { OK(write(static_cast<int>(i), on)); };
   }
   Values launched_with(cudaGraphExec_t executable, unsigned condition) {
     condition_ = condition;
@@ -120,13 +96,11 @@ class HostrtConditionals : public HostrtObjects {
 };
 
 TEST_F(HostrtConditionals, AnIfRunsItsBodyOrItsElse) {
-  const cudaGraphExec_t one =
-      instantiate(with_condition(cudaGraphCondTypeIf, 1, [&](cudaStream_t on, unsigned) { OK(write(1, on)); }));
-  EXPECT_EQ(Values({9}), launched_with(one, 0));
-  EXPECT_EQ(Values({1, 9}), launched_with(one, 1));
-  EXPECT_EQ(Values({1, 9}), launched_with(one, 7));
-  const cudaGraphExec_t two = instantiate(
-      with_condition(cudaGraphCondTypeIf, 2, [&](cudaStream_t on, unsigned i) { OK(write(static_cast<int>(i), on)); }));
+  const cudaGraphExec_t alone = instantiate(with_condition(cudaGraphCondTypeIf, 1, one()));
+  EXPECT_EQ(Values({9}), launched_with(alone, 0));
+  EXPECT_EQ(Values({1, 9}), launched_with(alone, 1));
+  EXPECT_EQ(Values({1, 9}), launched_with(alone, 7));
+  const cudaGraphExec_t two = instantiate(with_condition(cudaGraphCondTypeIf, 2, number()));
   EXPECT_EQ(Values({1, 9}), launched_with(two, 0));
   EXPECT_EQ(Values({0, 9}), launched_with(two, 1));
 }
@@ -143,8 +117,7 @@ TEST_F(HostrtConditionals, AWhileRepeatsItsBody) {
 }
 
 TEST_F(HostrtConditionals, ASwitchRunsOneBodyOrNone) {
-  const cudaGraphExec_t executable =
-      instantiate(with_condition(kSwitch, 3, [&](cudaStream_t on, unsigned i) { OK(write(static_cast<int>(i), on)); }));
+  const cudaGraphExec_t executable = instantiate(with_condition(kSwitch, 3, number()));
   for (const unsigned value : {0u, 1u, 2u}) {
     EXPECT_EQ(Values({static_cast<int>(value), 9}), launched_with(executable, value));
   }
@@ -155,10 +128,8 @@ TEST_F(HostrtConditionals, ASwitchRunsOneBodyOrNone) {
 TEST_F(HostrtConditionals, TheDefaultIsSetAtEachLaunchIfThatIsWanted) {
   for (const unsigned flags : {0u, unsigned{cudaGraphCondAssignDefault}}) {
     for (const unsigned value : {0u, 1u}) {
-      cudaGraph_t graph = nullptr;
-      OK(cudaGraphCreate(&graph, 0));
-      add_bodies(graph, handle_of(graph, value, flags), cudaGraphCondTypeIf, 1,
-                 [&](cudaStream_t on, unsigned) { OK(write(1, on)); });
+      const cudaGraph_t graph = empty_graph();
+      add_bodies(graph, handle_of(graph, value, flags), cudaGraphCondTypeIf, 1, one());
       const cudaGraphExec_t executable = instantiate(graph);
       const Values expected = flags != 0 && value != 0 ? Values({1}) : Values({});
       EXPECT_EQ(expected, launched(executable));
@@ -168,8 +139,7 @@ TEST_F(HostrtConditionals, TheDefaultIsSetAtEachLaunchIfThatIsWanted) {
 }
 
 TEST_F(HostrtConditionals, TheLedgerCountsNodesOfBodiesButNotTheirGraphs) {
-  const cudaGraph_t graph =
-      with_condition(cudaGraphCondTypeIf, 2, [&](cudaStream_t on, unsigned) { OK(write(1, on)); });
+  const cudaGraph_t graph = with_condition(cudaGraphCondTypeIf, 2, one());
   EXPECT_EQ(before_.graphs + 1, hostrt::ledger().graphs);
   EXPECT_EQ(before_.nodes + 5, hostrt::ledger().nodes);
   const cudaGraphExec_t executable = instantiate(graph);
@@ -181,35 +151,25 @@ TEST_F(HostrtConditionals, TheLedgerCountsNodesOfBodiesButNotTheirGraphs) {
 }
 
 TEST_F(HostrtConditionals, OneExecutableAtATimeAndNoClone) {
-  const cudaGraph_t graph =
-      with_condition(cudaGraphCondTypeIf, 1, [&](cudaStream_t on, unsigned) { OK(write(1, on)); });
+  const cudaGraph_t graph = with_condition(cudaGraphCondTypeIf, 1, one());
   const cudaGraphExec_t first = instantiate(graph);
-  cudaGraphExec_t second = nullptr;
-  GIVES(cudaErrorNotSupported, cudaGraphInstantiate(&second, graph, 0));
+  GIVES(cudaErrorNotSupported, instantiation_error(graph));
   OK(cudaGraphExecDestroy(first));
-  OK(cudaGraphInstantiate(&second, graph, 0));
-  EXPECT_EQ(Values({1, 9}), launched_with(second, 1));
-  cudaGraph_t clone = nullptr;
-  GIVES(cudaErrorNotSupported, cudaGraphClone(&clone, graph));
-  GIVES(cudaErrorNotSupported, cudaGraphClone(&clone, bodies_[0]));
-  cudaGraph_t parent = nullptr;
+  EXPECT_EQ(Values({1, 9}), launched_with(instantiate(graph), 1));
+  GIVES(cudaErrorNotSupported, clone_error(graph));
+  GIVES(cudaErrorNotSupported, clone_error(bodies_[0]));
   cudaGraphNode_t node = nullptr;
-  OK(cudaGraphCreate(&parent, 0));
-  GIVES(cudaErrorNotSupported, cudaGraphAddChildGraphNode(&node, parent, nullptr, 0, graph));
+  GIVES(cudaErrorNotSupported, cudaGraphAddChildGraphNode(&node, empty_graph(), nullptr, 0, graph));
   GIVES(cudaErrorInvalidValue, cudaGraphDestroy(bodies_[0]));
   expect_misuse("cudaGraphDestroy: the graph belongs to a conditional node");
 }
 
 TEST_F(HostrtConditionals, AHandleIsForOneNodeOfItsGraph) {
-  cudaGraph_t graph = nullptr, other = nullptr;
-  OK(cudaGraphCreate(&graph, 0));
-  OK(cudaGraphCreate(&other, 0));
+  const cudaGraph_t graph = empty_graph(), other = empty_graph();
   const cudaGraphConditionalHandle handle = handle_of(graph);
   cudaGraphNode_t node = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  cudaGraph_t clone = nullptr;
-  GIVES(cudaErrorInvalidValue, cudaGraphInstantiate(&executable, graph, 0));  // it has no node
-  GIVES(cudaErrorNotSupported, cudaGraphClone(&clone, graph));
+  GIVES(cudaErrorInvalidValue, instantiation_error(graph));  // it has no node
+  GIVES(cudaErrorNotSupported, clone_error(graph));
   const auto refuses = [&](cudaError_t error, cudaGraph_t in, cudaGraphNodeParams params) {
     GIVES(error, add(&node, in, &params));
   };
@@ -232,13 +192,17 @@ TEST_F(HostrtConditionals, AHandleIsForOneNodeOfItsGraph) {
   EXPECT_FALSE(hostrt::set_conditional(handle, 1));  // not from a kernel
 }
 
-TEST_F(HostrtConditionals, AnUpdateReachesIntoBodies) {
+TEST_F(HostrtConditionals, AnUpdateAndAPatchReachIntoBodies) {
   const auto graph = [&](unsigned size, int value, int count = 1) {
     return with_condition(cudaGraphCondTypeIf, size, [&, value, count](cudaStream_t on, unsigned) {
       for (int i = 0; i < count; ++i) OK(write(value, on));
     });
   };
-  const cudaGraphExec_t executable = instantiate(graph(1, 1));
+  const cudaGraph_t base = graph(1, 1);
+  const cudaGraphNode_t kernel = nodes_of(bodies_[0])[0];
+  const cudaGraphExec_t executable = instantiate(base);
+  OK(patch(executable, kernel, 5));
+  EXPECT_EQ(Values({5, 9}), launched_with(executable, 1));
   OK(update(executable, graph(1, 2)));
   EXPECT_EQ(Values({2, 9}), launched_with(executable, 1));
   EXPECT_EQ(Values({9}), launched_with(executable, 0));
@@ -249,51 +213,37 @@ TEST_F(HostrtConditionals, AnUpdateReachesIntoBodies) {
   EXPECT_EQ(Values({2, 9}), launched_with(executable, 1));
 }
 
-TEST_F(HostrtConditionals, APatchReachesANodeOfABody) {
-  const cudaGraph_t graph =
-      with_condition(cudaGraphCondTypeIf, 1, [&](cudaStream_t on, unsigned) { OK(write(1, on)); });
-  const cudaGraphExec_t executable = instantiate(graph);
-  OK(patch(executable, nodes_of(bodies_[0])[0], 5));
-  EXPECT_EQ(Values({5, 9}), launched_with(executable, 1));
-}
-
 TEST_F(HostrtConditionals, ABodyHoldsNeitherHostFunctionsNorCopiesOfPageableMemory) {
   static int pageable = 0;
-  for (const Enqueue& forbidden : std::vector<Enqueue>{
-           [](cudaStream_t on, unsigned) {
-             OK(cudaLaunchHostFunc(
-                 on, [](void*) {}, nullptr));
-           },
-           [](cudaStream_t on, unsigned) {
-             void* memory = nullptr;
-             OK(cudaMallocAsync(&memory, 64, on));
-             OK(cudaFreeAsync(memory, on));
-           },
-           [this](cudaStream_t on, unsigned) { OK(cudaEventRecordWithFlags(event_, on, cudaEventRecordExternal)); },
-           [this](cudaStream_t on, unsigned) {
-             OK(cudaMemcpyAsync(log_, &pageable, sizeof pageable, cudaMemcpyHostToDevice, on));
-           }}) {
-    const cudaGraph_t graph = with_condition(cudaGraphCondTypeIf, 1, forbidden);
-    cudaGraphExec_t executable = nullptr;
-    GIVES(cudaErrorInvalidValue, cudaGraphInstantiate(&executable, graph, 0));
+  const Enqueue forbidden[] = {
+      [](cudaStream_t on, unsigned) { OK(cudaLaunchHostFunc(on, no_call, nullptr)); },
+      [](cudaStream_t on, unsigned) {
+        void* memory = nullptr;
+        OK(cudaMallocAsync(&memory, 64, on));
+        OK(cudaFreeAsync(memory, on));
+      },
+      [this](cudaStream_t on, unsigned) { OK(cudaEventRecordWithFlags(event_, on, cudaEventRecordExternal)); },
+      [this](cudaStream_t on, unsigned) {
+        OK(cudaMemcpyAsync(log_, &pageable, sizeof pageable, cudaMemcpyHostToDevice, on));
+      }};
+  for (const Enqueue& enqueue : forbidden) {
+    SCOPED_TRACE(&enqueue - forbidden);
+    const cudaGraph_t graph = with_condition(cudaGraphCondTypeIf, 1, enqueue);
+    GIVES(cudaErrorInvalidValue, instantiation_error(graph));
   }
 }
 
 // As in a driver, which crashes afterwards.
 TEST_F(HostrtConditionals, ABrokenCaptureTakesTheBodyAlong) {
-  cudaGraph_t graph = nullptr;
-  OK(cudaGraphCreate(&graph, 0));
+  const cudaGraph_t graph = empty_graph();
   cudaGraphNodeParams params = params_of(handle_of(graph), cudaGraphCondTypeIf, 1);
   cudaGraphNode_t node = nullptr;
   OK(add(&node, graph, &params));
   const cudaGraph_t body = params.conditional.phGraph_out[0];
-  OK(cudaStreamBeginCaptureToGraph(other_, body, nullptr, nullptr, 0, cudaStreamCaptureModeThreadLocal));
-  GIVES(cudaErrorIllegalState,
-        cudaStreamBeginCaptureToGraph(stream_, body, nullptr, nullptr, 0, cudaStreamCaptureModeThreadLocal));
+  OK(begin_in(other_, body));
+  GIVES(cudaErrorIllegalState, begin_in(stream_, body));
   GIVES(cudaErrorStreamCaptureUnsupported, cudaStreamSynchronize(other_));
-  cudaGraph_t captured = nullptr;
-  GIVES(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(other_, &captured));
-  EXPECT_EQ(nullptr, captured);
+  GIVES(cudaErrorStreamCaptureInvalidated, end_of_capture_error(other_));
   std::size_t count = 0;
   GIVES(cudaErrorInvalidValue, cudaGraphGetNodes(body, nullptr, &count));
   expect_misuse("cudaGraphGetNodes: graph was destroyed");
@@ -302,17 +252,14 @@ TEST_F(HostrtConditionals, ABrokenCaptureTakesTheBodyAlong) {
 }
 
 TEST_F(HostrtConditionals, ACaptureEndsWithTheNodeThatItIsFor) {
-  cudaGraph_t graph = nullptr;
-  OK(cudaGraphCreate(&graph, 0));
+  const cudaGraph_t graph = empty_graph();
   cudaGraphNodeParams params = params_of(handle_of(graph), cudaGraphCondTypeIf, 1);
   cudaGraphNode_t node = nullptr;
   OK(add(&node, graph, &params));
-  OK(cudaStreamBeginCaptureToGraph(other_, params.conditional.phGraph_out[0], nullptr, nullptr, 0,
-                                   cudaStreamCaptureModeThreadLocal));
+  OK(begin_in(other_, params.conditional.phGraph_out[0]));
   OK(write(1, other_));
   OK(cudaGraphDestroy(graph));
-  cudaGraph_t captured = nullptr;
-  GIVES(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(other_, &captured));
+  GIVES(cudaErrorStreamCaptureInvalidated, end_of_capture_error(other_));
   OK(write(2, other_));
   EXPECT_EQ(Values({2}), taken());
 }
@@ -320,18 +267,12 @@ TEST_F(HostrtConditionals, ACaptureEndsWithTheNodeThatItIsFor) {
 TEST_F(HostrtConditionals, ACaptureContinuesBehindNodesOfTheGraph) {
   const cudaGraph_t graph = capture_values({1, 2});
   const cudaGraphNode_t first = nodes_of(graph)[0];
-  OK(cudaStreamBeginCaptureToGraph(other_, graph, &first, nullptr, 1, cudaStreamCaptureModeThreadLocal));
+  OK(begin_in(other_, graph, &first));
   OK(write(3, other_));
   cudaGraph_t captured = nullptr;
   OK(cudaStreamEndCapture(other_, &captured));
   EXPECT_EQ(graph, captured);
-  const cudaGraphExec_t executable = instantiate(graph);
-  std::set<Values> orders;
-  for (std::uint64_t seed = 0; seed < 50; ++seed) {
-    hostrt::defer(seed);
-    orders.insert(launched(executable));
-  }
-  EXPECT_EQ((std::set<Values>{{1, 2, 3}, {1, 3, 2}}), orders);
+  EXPECT_EQ((std::set<Values>{{1, 2, 3}, {1, 3, 2}}), orders_of(instantiate(graph)));
 }
 
 // Whatever the random order, the preceding kernel sets the condition first, and what follows the node runs last.
@@ -343,12 +284,8 @@ TEST_F(HostrtConditionals, ANodeRunsAsOneWhenDeferred) {
   cudaGraphNode_t beside = nullptr;
   const Params of_beside(append, 1, 1, log_, &count_, 5);
   OK(cudaGraphAddKernelNode(&beside, graph, nullptr, 0, of_beside.get()));
-  const cudaGraphExec_t executable = instantiate(graph);
-  std::set<Values> orders;
-  for (std::uint64_t seed = 0; seed < 100; ++seed) {
-    hostrt::defer(seed);
-    orders.insert(launched_with(executable, 1));
-  }
+  condition_ = 1;
+  const std::set<Values> orders = orders_of(instantiate(graph), 100);
   EXPECT_EQ((std::set<Values>{{5, 1, 2, 9}, {1, 2, 5, 9}, {1, 2, 9, 5}}), orders);
 }
 
@@ -360,8 +297,7 @@ TEST_F(HostrtConditionals, AConditionThatIsGoneIsAFault) {
 
 TEST_F(HostrtConditionals, EachCallCanBeMadeToFail) {
   for (const char* const call : {"cudaGraphConditionalHandleCreate", "cudaGraphAddNode"}) {
-    cudaGraph_t graph = nullptr;
-    OK(cudaGraphCreate(&graph, 0));
+    const cudaGraph_t graph = empty_graph();
     hostrt::fail_call(call, 1, cudaErrorMemoryAllocation);
     cudaGraphConditionalHandle handle = 0;
     const cudaError_t created = cudaGraphConditionalHandleCreate(&handle, graph, 0, 0);
@@ -375,8 +311,7 @@ TEST_F(HostrtConditionals, EachCallCanBeMadeToFail) {
     cudaGetLastError();
   }
   hostrt::fail_call("cudaStreamBeginCaptureToGraph", 1, cudaErrorMemoryAllocation);
-  GIVES(cudaErrorMemoryAllocation, cudaStreamBeginCaptureToGraph(other_, capture_values({1}), nullptr, nullptr, 0,
-                                                                 cudaStreamCaptureModeThreadLocal));
+  GIVES(cudaErrorMemoryAllocation, begin_in(other_, capture_values({1})));
 }
 
 }  // namespace

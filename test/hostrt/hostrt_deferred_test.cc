@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <functional>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -20,47 +19,16 @@ namespace graphcache::test {
 namespace {
 
 void add_to(int* target, int value) { *target += value; }
+GRAPHCACHE_HOST_KERNEL(add_to)
 
 void set_to(int* target, const int* source) { *target = *source; }
+GRAPHCACHE_HOST_KERNEL(set_to)
 
 void break_down(int) { throw std::runtime_error("from a kernel"); }
-
-}  // namespace
-}  // namespace graphcache::test
-
-GRAPHCACHE_HOST_KERNEL(graphcache::test::add_to)
-GRAPHCACHE_HOST_KERNEL(graphcache::test::set_to)
-GRAPHCACHE_HOST_KERNEL(graphcache::test::break_down)
-
-namespace graphcache::test {
-namespace {
+GRAPHCACHE_HOST_KERNEL(break_down)
 
 class HostrtDeferred : public HostrtLogTest {
  protected:
-  static constexpr std::uint64_t kSeeds = 400;
-
-  // Calls `program` with every seed and returns the orders in which append() wrote its values.
-  std::set<Values> orders(const std::function<void()>& program) {
-    std::set<Values> all;
-    for (std::uint64_t seed = 0; seed < kSeeds && !HasFailure(); ++seed) all.insert(order(seed, program));
-    return all;
-  }
-
-  Values order(std::uint64_t seed, const std::function<void()>& program) {
-    begin(seed);
-    program();
-    EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
-    EXPECT_EQ(0u, hostrt::misuses()) << hostrt::last_misuse();
-    return Values(log_, log_ + count_);
-  }
-
-  void begin(std::uint64_t seed) {
-    hostrt::reset();
-    hostrt::defer(seed);
-    count_ = 0;
-    create_streams();
-  }
-
   void write(int value, cudaStream_t stream) { OK(HostrtLogTest::write(value, stream)); }
 
   void wait(cudaStream_t waiting, cudaStream_t awaited) {
@@ -68,10 +36,8 @@ class HostrtDeferred : public HostrtLogTest {
     OK(cudaStreamWaitEvent(waiting, event_, 0));
   }
 
-  cudaGraphExec_t capture(const std::function<void()>& body, cudaGraph_t* graph_out = nullptr) {
-    const cudaGraph_t graph = HostrtLogTest::capture(body);
-    if (graph_out != nullptr) *graph_out = graph;
-    return instantiate(graph);
+  void write_by_turns() {
+    for (int value = 0; value < 16; ++value) write(value, value % 2 == 0 ? stream_ : other_);
   }
 };
 
@@ -98,23 +64,9 @@ TEST_F(HostrtDeferred, EventsOrderStreams) {
             }));
 }
 
-TEST_F(HostrtDeferred, TheLegacyStreamOrdersBlockingStreams) {
-  EXPECT_EQ((std::set<Values>{{1, 2, 3}}), orders([&] {
-              cudaStream_t blocking = nullptr;
-              OK(cudaStreamCreate(&blocking));
-              write(1, blocking);
-              write(2, nullptr);
-              write(3, blocking);
-            }));
-  EXPECT_EQ((std::set<Values>{{1, 2}, {2, 1}}), orders([&] {
-              write(1, stream_);
-              write(2, nullptr);
-            }));
-}
-
 TEST_F(HostrtDeferred, NodesRunInEveryOrderThatTheEdgesAllow) {
   EXPECT_EQ((std::set<Values>{{1, 2, 3, 4, 5}, {1, 3, 2, 4, 5}, {1, 3, 4, 2, 5}}), orders([&] {
-              const cudaGraphExec_t diamond = capture([&] {
+              const cudaGraphExec_t diamond = instantiate(capture([&] {
                 write(1, stream_);
                 wait(other_, stream_);
                 write(2, stream_);
@@ -122,18 +74,14 @@ TEST_F(HostrtDeferred, NodesRunInEveryOrderThatTheEdgesAllow) {
                 write(4, other_);
                 wait(stream_, other_);
                 write(5, stream_);
-              });
+              }));
               OK(cudaGraphLaunch(diamond, stream_));
             }));
 }
 
 TEST_F(HostrtDeferred, NodesMixWithOtherStreamsWork) {
   EXPECT_EQ(kInterleavings, orders([&] {
-              const cudaGraphExec_t straight = capture([&] {
-                write(1, stream_);
-                write(2, stream_);
-              });
-              OK(cudaGraphLaunch(straight, stream_));
+              OK(cudaGraphLaunch(instantiate(capture_values({1, 2})), stream_));
               write(3, other_);
               write(4, other_);
             }));
@@ -141,20 +89,11 @@ TEST_F(HostrtDeferred, NodesMixWithOtherStreamsWork) {
 
 TEST_F(HostrtDeferred, AnExecutableRunsOnceAtATimeWithTheValuesOfItsLaunch) {
   EXPECT_EQ((std::set<Values>{{1, 2, 7, 8}}), orders([&] {
-              cudaGraph_t later = nullptr;
-              capture(
-                  [&] {
-                    write(7, stream_);
-                    write(8, stream_);
-                  },
-                  &later);
-              const cudaGraphExec_t executable = capture([&] {
-                write(1, stream_);
-                write(2, stream_);
-              });
-              cudaGraphExecUpdateResultInfo info;
+              const cudaGraph_t later = capture_values({7, 8});
+              instantiate(later);
+              const cudaGraphExec_t executable = instantiate(capture_values({1, 2}));
               OK(cudaGraphLaunch(executable, stream_));
-              OK(cudaGraphExecUpdate(executable, later, &info));
+              OK(update(executable, later));
               OK(cudaGraphLaunch(executable, other_));
               OK(cudaGraphExecDestroy(executable));
               OK(cudaGraphDestroy(later));
@@ -165,22 +104,17 @@ TEST_F(HostrtDeferred, ADisabledKernelOrdersItsNeighboursADisabledSetDoesNot) {
   unsigned char byte = 0;
   const auto disabled = [&](bool is_set) {
     return orders([&, is_set] {
-      cudaGraph_t graph = nullptr;
-      const cudaGraphExec_t executable = capture(
-          [&] {
-            write(1, stream_);
-            if (is_set) {
-              OK(cudaMemsetAsync(&byte, 1, 1, stream_));
-            } else {
-              write(9, stream_);
-            }
-            write(2, stream_);
-          },
-          &graph);
-      cudaGraphNode_t nodes[3];
-      std::size_t count = 3;
-      OK(cudaGraphGetNodes(graph, nodes, &count));
-      OK(cudaGraphNodeSetEnabled(executable, nodes[1], 0));
+      const cudaGraph_t graph = capture([&] {
+        write(1, stream_);
+        if (is_set) {
+          OK(cudaMemsetAsync(&byte, 1, 1, stream_));
+        } else {
+          write(9, stream_);
+        }
+        write(2, stream_);
+      });
+      const cudaGraphExec_t executable = instantiate(graph);
+      OK(cudaGraphNodeSetEnabled(executable, nodes_of(graph)[1], 0));
       OK(cudaGraphLaunch(executable, stream_));
     });
   };
@@ -191,7 +125,7 @@ TEST_F(HostrtDeferred, ADisabledKernelOrdersItsNeighboursADisabledSetDoesNot) {
 
 TEST_F(HostrtDeferred, WorkReadsMemoryWhenItRuns) {
   std::set<int> read;
-  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < seeds_; ++seed) {
     begin(seed);
     int source = 1, target = 0;
     OK(launch(set_to, 1, 1, stream_, &target, &source));
@@ -204,7 +138,7 @@ TEST_F(HostrtDeferred, WorkReadsMemoryWhenItRuns) {
 
 TEST_F(HostrtDeferred, NothingIsCertainlyDoneBeforeAWait) {
   std::set<int> seen;
-  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < seeds_; ++seed) {
     begin(seed);
     int sum = 0;
     OK(launch(add_to, 1, 1, stream_, &sum, 1));
@@ -217,7 +151,7 @@ TEST_F(HostrtDeferred, NothingIsCertainlyDoneBeforeAWait) {
 }
 
 TEST_F(HostrtDeferred, PageableMemoryIsReadAndWrittenBeforeTheCopyReturns) {
-  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < seeds_; ++seed) {
     begin(seed);
     int* device = nullptr;
     int* pinned = nullptr;
@@ -237,7 +171,7 @@ TEST_F(HostrtDeferred, PageableMemoryIsReadAndWrittenBeforeTheCopyReturns) {
 }
 
 TEST_F(HostrtDeferred, PollingEnds) {
-  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < seeds_; ++seed) {
     begin(seed);
     for (int value = 0; value < 8; ++value) write(value, stream_);
     OK(cudaEventRecord(event_, stream_));
@@ -277,13 +211,11 @@ TEST_F(HostrtDeferred, AHeldStreamWaitsWhileOthersGoOn) {
   write(2, other_);
   EXPECT_EQ(cudaErrorNotReady, cudaStreamQuery(other_));
   OK(cudaStreamSynchronize(other_));  // releases what it waits for
-  EXPECT_EQ((Values{1, 2}), Values(log_, log_ + count_));
+  EXPECT_EQ((Values{1, 2}), taken());
 }
 
 TEST_F(HostrtDeferred, TheSameSeedGivesTheSameOrder) {
-  const auto program = [&] {
-    for (int value = 0; value < 16; ++value) write(value, value % 2 == 0 ? stream_ : other_);
-  };
+  const auto program = [&] { write_by_turns(); };
   std::set<Values> all;
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const Values once = order(seed, program);
@@ -294,25 +226,23 @@ TEST_F(HostrtDeferred, TheSameSeedGivesTheSameOrder) {
 }
 
 TEST_F(HostrtDeferred, TheEnvironmentDefersAndResetRestoresThat) {
-  const auto program = [&] {
-    for (int value = 0; value < 16; ++value) write(value, value % 2 == 0 ? stream_ : other_);
-  };
-  const Values in_order = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   const auto by_environment = [&] {
     hostrt::reset();
     count_ = 0;
     create_streams();
-    program();
+    write_by_turns();
     OK(cudaDeviceSynchronize());
   };
   const char* before = std::getenv("GRAPHCACHE_HOSTRT_SEED");
   const std::string kept = before != nullptr ? before : "";
   setenv("GRAPHCACHE_HOSTRT_SEED", "17", 1);
   by_environment();
-  EXPECT_EQ(order(17, program), Values(log_, log_ + count_));
+  by_environment();
+  const Values by_seed = taken();
+  EXPECT_EQ(order(17, [&] { write_by_turns(); }), by_seed);
   unsetenv("GRAPHCACHE_HOSTRT_SEED");
   by_environment();
-  EXPECT_EQ(in_order, Values(log_, log_ + count_));
+  EXPECT_EQ((Values{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}), taken());
   if (before != nullptr) setenv("GRAPHCACHE_HOSTRT_SEED", kept.c_str(), 1);
 }
 
@@ -335,8 +265,7 @@ TEST_F(HostrtDeferred, ThreadsMayShareTheWork) {
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&, i] {
-      cudaStream_t stream = nullptr;
-      OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+      const cudaStream_t stream = new_stream();
       for (int k = 0; k < kLaunches; ++k) OK(launch(add_to, 1, 1, stream, &sums[i], 1));
       OK(cudaStreamSynchronize(stream));
       EXPECT_EQ(kLaunches, sums[i]);

@@ -28,9 +28,18 @@ const void* address(void (*kernel)(P...)) {
   return reinterpret_cast<const void*>(kernel);
 }
 
+template <typename... P>
+cudaFunction_t function_at(void (*kernel)(P...)) {
+  cudaFunction_t function = nullptr;
+  GIVES(cudaSuccess, cudaGetFuncBySymbol(&function, address(kernel)));
+  return function;
+}
+
 using GetKernelNode = CUresult (*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*);
 using SetKernelNode = CUresult (*)(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*);
 using ParameterInfo = CUresult (*)(CUfunction, std::size_t, std::size_t*, std::size_t*);
+using LaunchKernel = CUresult (*)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                  CUstream, void**, void**);
 
 TEST_F(HostrtGraphs, TheDriverReportsAKernelNodesParameters) {
   const auto get = driver_function<GetKernelNode>("cuGraphKernelNodeGetParams");
@@ -45,9 +54,7 @@ TEST_F(HostrtGraphs, TheDriverReportsAKernelNodesParameters) {
   CUDA_KERNEL_NODE_PARAMS params;
   std::memset(&params, 0xff, sizeof params);
   ASSERT_EQ(CUDA_SUCCESS, get(node, &params));
-  cudaFunction_t function = nullptr;
-  OK(cudaGetFuncBySymbol(&function, address(append)));
-  EXPECT_EQ(function, params.func);
+  EXPECT_EQ(function_at(append), params.func);
   EXPECT_EQ(nullptr, params.kern);
   CUcontext current = nullptr;
   ASSERT_EQ(CUDA_SUCCESS, driver_function<CUresult (*)(CUcontext*)>("cuCtxGetCurrent")(&current));
@@ -69,8 +76,7 @@ TEST_F(HostrtGraphs, TheDriverReportsAKernelNodesParameters) {
 
 TEST_F(HostrtGraphs, TheDriverReportsTheOffsetsOfParameters) {
   const auto info = driver_function<ParameterInfo>("cuFuncGetParamInfo");
-  cudaFunction_t function = nullptr;
-  OK(cudaGetFuncBySymbol(&function, address(many)));
+  const cudaFunction_t function = function_at(many);
   const std::vector<std::pair<std::size_t, std::size_t>> expected = {
       {0, 8}, {8, 1}, {16, 8}, {24, 2}, {28, 4}, {32, 8}, {40, 1}, {44, 4}, {48, 4}, {52, 2}, {56, 8}};
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -97,28 +103,22 @@ struct PackedArguments {
   int* count;
   int value;
 
-  void** extra() { return extra_; }
+  CUresult launch(cudaStream_t stream, void** arguments = nullptr) {
+    const auto launch_kernel = driver_function<LaunchKernel>("cuLaunchKernel");
+    return launch_kernel(function_at(append), 1, 1, 1, 1, 1, 1, 0, stream, arguments, extra_);
+  }
 
   std::size_t bytes = 24;
   void* extra_[5] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &log, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
 };
 
-using LaunchKernel = CUresult (*)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                                  CUstream, void**, void**);
-
 TEST_F(HostrtGraphs, ArgumentsMayBePassedAsOneBuffer) {
-  const auto launch_kernel = driver_function<LaunchKernel>("cuLaunchKernel");
   const auto get = driver_function<GetKernelNode>("cuGraphKernelNodeGetParams");
   const auto set = driver_function<SetKernelNode>("cuGraphExecKernelNodeSetParams");
-  cudaFunction_t function = nullptr;
-  OK(cudaGetFuncBySymbol(&function, address(append)));
   PackedArguments packed{log_, &count_, 5};
-  const auto launch_packed = [&](void** arguments = nullptr) {
-    return launch_kernel(function, 1, 1, 1, 1, 1, 1, 0, stream_, arguments, packed.extra());
-  };
-  EXPECT_EQ(CUDA_SUCCESS, launch_packed());
+  EXPECT_EQ(CUDA_SUCCESS, packed.launch(stream_));
   packed.bytes = 20;  // without the padding at the end
-  const cudaGraph_t graph = capture([&] { EXPECT_EQ(CUDA_SUCCESS, launch_packed()); });
+  const cudaGraph_t graph = capture([&] { EXPECT_EQ(CUDA_SUCCESS, packed.launch(stream_)); });
   packed.value = 6;  // the node has a copy
   const cudaGraphExec_t executable = instantiate(graph);
   OK(cudaGraphLaunch(executable, stream_));
@@ -138,16 +138,15 @@ TEST_F(HostrtGraphs, ArgumentsMayBePassedAsOneBuffer) {
   EXPECT_EQ(nullptr, of_runtime.kernelParams);
   EXPECT_EQ(params.extra, of_runtime.extra);
 
-  params.extra = packed.extra();
+  params.extra = packed.extra_;
   EXPECT_EQ(CUDA_SUCCESS, set(executable, nodes_of(graph)[0], &params));
   OK(cudaGraphLaunch(executable, stream_));
   OK(patch(executable, nodes_of(graph)[0], 7));  // one by one again
   OK(cudaGraphLaunch(executable, stream_));
-  of_runtime.extra = packed.extra();
+  of_runtime.extra = packed.extra_;
   packed.value = 8;
   OK(cudaGraphKernelNodeSetParams(nodes_of(graph)[0], &of_runtime));
-  cudaGraph_t clone = nullptr;
-  OK(cudaGraphClone(&clone, graph));
+  const cudaGraph_t clone = clone_of(graph);
   ASSERT_EQ(CUDA_SUCCESS, get(nodes_of(clone)[0], &params));
   ASSERT_NE(nullptr, params.extra);
   EXPECT_EQ(8, static_cast<const PackedArguments*>(params.extra[1])->value);
@@ -163,27 +162,20 @@ TEST_F(HostrtGraphs, ArgumentsMayBePassedAsOneBuffer) {
 }
 
 TEST_F(HostrtGraphs, ABufferOfArgumentsMustBeWholeAndTheOnlyOne) {
-  const auto launch_kernel = driver_function<LaunchKernel>("cuLaunchKernel");
-  cudaFunction_t function = nullptr;
-  OK(cudaGetFuncBySymbol(&function, address(append)));
   PackedArguments packed{log_, &count_, 5};
-  const auto launch_packed = [&](void** arguments = nullptr) {
-    return launch_kernel(function, 1, 1, 1, 1, 1, 1, 0, stream_, arguments, packed.extra());
-  };
   void* arguments[] = {&packed.log, &packed.count, &packed.value};
-  EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, launch_packed(arguments));
+  EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, packed.launch(stream_, arguments));
   for (const std::size_t wrong : {std::size_t{19}, std::size_t{25}}) {
     packed.bytes = wrong;
-    EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, launch_packed());
-    expect_misuse(("cudaLaunchKernel: graphcache::test::append has arguments of 20 bytes, and the buffer " +
-                   std::to_string(wrong))
-                      .c_str());
+    EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, packed.launch(stream_));
+    const std::string words = "cudaLaunchKernel: graphcache::test::append has arguments of 20 bytes, and the buffer ";
+    expect_misuse((words + std::to_string(wrong)).c_str());
   }
   packed.bytes = 24;
   packed.extra_[2] = CU_LAUNCH_PARAM_END;
-  EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, launch_packed());
+  EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, packed.launch(stream_));
   packed.extra_[2] = &packed;
-  EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, launch_packed());
+  EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, packed.launch(stream_));
   EXPECT_EQ(Values{}, taken());
 }
 
@@ -202,8 +194,7 @@ TEST_F(HostrtGraphs, TheDriverNamesItsErrors) {
 
 TEST_F(HostrtGraphs, TheDriverReportsTheNamesOfKernels) {
   const auto get_name = driver_function<CUresult (*)(const char**, CUfunction)>("cuFuncGetName");
-  cudaFunction_t function = nullptr;
-  OK(cudaGetFuncBySymbol(&function, address(many)));
+  const cudaFunction_t function = function_at(many);
   const char* name = nullptr;
   ASSERT_EQ(CUDA_SUCCESS, get_name(&name, function));
   EXPECT_STREQ("graphcache::test::many", name);
@@ -265,33 +256,28 @@ TEST_F(HostrtGraphs, DriverCallsNeedAContext) {
   const cudaGraphNode_t node = nodes_of(graph)[0];
   CUDA_KERNEL_NODE_PARAMS params = {};
   ASSERT_EQ(CUDA_SUCCESS, get(node, &params));
-  const auto expect_refusal = [&](const char* words, auto&& call) {
+  const auto expect_refusal = [&](const std::string& name, auto&& call) {
     std::thread([&] {
       EXPECT_EQ(CUDA_ERROR_INVALID_CONTEXT, call());
       GIVES(cudaSuccess, cudaPeekAtLastError());
     }).join();
-    expect_misuse(words);
+    expect_misuse((name + ": the driver was called by a thread without a context").c_str());
   };
   std::size_t offset = 0;
-  expect_refusal("cudaGraphKernelNodeGetParams: the driver was called by a thread without a context",
-                 [&] { return get(node, &params); });
-  expect_refusal("cudaFuncGetParamInfo: the driver was called by a thread without a context",
-                 [&] { return info(params.func, 0, &offset, nullptr); });
-  expect_refusal("cudaGraphExecKernelNodeSetParams: the driver was called by a thread without a context",
-                 [&] { return set(executable, node, &params); });
+  expect_refusal("cudaGraphKernelNodeGetParams", [&] { return get(node, &params); });
+  expect_refusal("cudaFuncGetParamInfo", [&] { return info(params.func, 0, &offset, nullptr); });
+  expect_refusal("cudaGraphExecKernelNodeSetParams", [&] { return set(executable, node, &params); });
 }
 
 // The library uses the driver for these if the runtime is older than 12.8.
 TEST_F(HostrtGraphs, TheDriverLoadsLibrariesAndRunsTheirKernels) {
-  const auto load = driver_function<CUresult (*)(CUlibrary*, const void*, CUjit_option*, void**, unsigned,
-                                                 CUlibraryOption*, void**, unsigned)>("cuLibraryLoadData");
-  const auto get = driver_function<CUresult (*)(CUkernel*, CUlibrary, const char*)>("cuLibraryGetKernel");
+  const auto load = driver_function<LoadLibrary>("cuLibraryLoadData");
+  const auto get = driver_function<GetKernel>("cuLibraryGetKernel");
   const auto unload = driver_function<CUresult (*)(CUlibrary)>("cuLibraryUnload");
   const auto function_of = driver_function<CUresult (*)(CUfunction*, CUkernel)>("cuKernelGetFunction");
   const auto add = driver_function<CUresult (*)(CUgraphNode*, CUgraph, const CUgraphNode*, std::size_t,
                                                 const CUDA_KERNEL_NODE_PARAMS*)>("cuGraphAddKernelNode");
-  const auto launch = driver_function<CUresult (*)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
-                                                   unsigned, unsigned, CUstream, void**, void**)>("cuLaunchKernel");
+  const auto launch = driver_function<LaunchKernel>("cuLaunchKernel");
   const char image[] = "any";
   CUlibrary library = nullptr;
   CUkernel kernel = nullptr;
@@ -316,8 +302,7 @@ TEST_F(HostrtGraphs, TheDriverLoadsLibrariesAndRunsTheirKernels) {
   params.gridDimX = params.gridDimY = params.gridDimZ = params.blockDimY = params.blockDimZ = 1;
   params.blockDimX = 2;
   params.kernelParams = node_arguments;
-  cudaGraph_t graph = nullptr;
-  OK(cudaGraphCreate(&graph, 0));
+  const cudaGraph_t graph = empty_graph();
   cudaGraphNode_t handle = nullptr;
   EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, add(&handle, graph, nullptr, 0, nullptr));
   ASSERT_EQ(CUDA_SUCCESS, add(&handle, graph, nullptr, 0, &params));
@@ -343,13 +328,7 @@ TEST_F(HostrtGraphs, TheDriverLoadsLibrariesAndRunsTheirKernels) {
 }
 
 TEST_F(HostrtGraphs, AMisalignedConditionIsAMisalignedAddress) {
-  const auto load = driver_function<CUresult (*)(CUlibrary*, const void*, CUjit_option*, void**, unsigned,
-                                                 CUlibraryOption*, void**, unsigned)>("cuLibraryLoadData");
-  const auto get = driver_function<CUresult (*)(CUkernel*, CUlibrary, const char*)>("cuLibraryGetKernel");
-  CUlibrary library = nullptr;
-  CUkernel kernel = nullptr;
-  ASSERT_EQ(CUDA_SUCCESS, load(&library, "any", nullptr, nullptr, 0, nullptr, nullptr, 0));
-  ASSERT_EQ(CUDA_SUCCESS, get(&kernel, library, condition::kSetName));
+  const CUkernel kernel = library_kernel(condition::kSetName);
   cudaGraphConditionalHandle handle = 0;
   unsigned numbers[2] = {};
   void* misaligned = reinterpret_cast<char*>(numbers) + 1;
@@ -404,14 +383,13 @@ TEST_F(HostrtGraphs, PointerAttributesAreReported) {
 }
 
 TEST_F(HostrtGraphs, HostNodesTellTheirFunction) {
-  const auto function = [](void* counter) { ++*static_cast<int*>(counter); };
   const cudaGraph_t graph = capture([&] {
-    OK(cudaLaunchHostFunc(stream_, function, &count_));
+    OK(cudaLaunchHostFunc(stream_, count_call, &count_));
     OK(write(1, stream_));
   });
   cudaHostNodeParams params = {};
   OK(cudaGraphHostNodeGetParams(nodes_of(graph)[0], &params));
-  EXPECT_EQ(static_cast<cudaHostFn_t>(function), params.fn);
+  EXPECT_EQ(&count_call, params.fn);
   EXPECT_EQ(&count_, params.userData);
   GIVES(cudaErrorInvalidValue, cudaGraphHostNodeGetParams(nodes_of(graph)[1], &params));
   GIVES(cudaErrorInvalidValue, cudaGraphHostNodeGetParams(nodes_of(graph)[0], nullptr));
@@ -534,18 +512,19 @@ TEST_F(HostrtCopies, APatchBackMakesACopyWhole) {
   const auto patch_to = [&](const int* from) {
     return cudaGraphExecMemcpyNodeSetParams1D(executable, node, to, from, sizeof(int), cudaMemcpyDefault);
   };
+  const auto expect_copied = [&](int value) {
+    OK(cudaGraphLaunch(executable, stream_));
+    OK(cudaStreamSynchronize(stream_));
+    EXPECT_EQ(value, *to);
+  };
   OK(patch_to(&pageable));
   OK(patch_to(device));
-  OK(cudaGraphLaunch(executable, stream_));
-  OK(cudaStreamSynchronize(stream_));
-  EXPECT_EQ(6, *to);
+  expect_copied(6);
   OK(patch_to(&pageable));
   OK(update(executable, captured(&pageable)));  // it is a copy of pageable memory from now on
   OK(patch_to(device));
   OK(patch_to(&pageable));
-  OK(cudaGraphLaunch(executable, stream_));
-  OK(cudaStreamSynchronize(stream_));
-  EXPECT_EQ(7, *to);
+  expect_copied(7);
 }
 
 }  // namespace

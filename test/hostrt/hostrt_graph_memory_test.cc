@@ -127,9 +127,7 @@ TEST_F(HostrtObjects, MemoryOfAStreamIsFreedInItsOrder) {
   int* memory = nullptr;
   OK(cudaMallocAsync(reinterpret_cast<void**>(&memory), 64, stream_));
   EXPECT_EQ(1u, hostrt::ledger().allocations);
-  cudaPointerAttributes attributes = {};
-  OK(cudaPointerGetAttributes(&attributes, memory));
-  EXPECT_EQ(cudaMemoryTypeDevice, attributes.type);
+  EXPECT_EQ(cudaMemoryTypeDevice, memory_type(memory));
   hostrt::hold(stream_);
   OK(launch(append, 1, 1, stream_, memory, &count_, 5));
   OK(cudaMemcpyAsync(log_, memory, 4, cudaMemcpyDefault, stream_));

@@ -16,14 +16,7 @@ namespace graphcache::test {
 namespace {
 
 void see_cluster(dim3* out) { *out = hostrt::cluster_dim(); }
-
-}  // namespace
-}  // namespace graphcache::test
-
-GRAPHCACHE_HOST_KERNEL(graphcache::test::see_cluster)
-
-namespace graphcache::test {
-namespace {
+GRAPHCACHE_HOST_KERNEL(see_cluster)
 
 using HostrtGraphs = HostrtLogTest;
 
@@ -48,11 +41,7 @@ std::vector<std::pair<std::size_t, std::size_t>> edges_of(cudaGraph_t graph) {
 Nodes dependencies_of(cudaGraphNode_t node) {
   std::size_t count = 16;
   Nodes dependencies(count);
-#if CUDART_VERSION >= 13000
-  EXPECT_EQ(cudaSuccess, cudaGraphNodeGetDependencies(node, dependencies.data(), nullptr, &count));
-#else
-  EXPECT_EQ(cudaSuccess, cudaGraphNodeGetDependencies(node, dependencies.data(), &count));
-#endif
+  EXPECT_EQ(cudaSuccess, node_dependencies(node, /*by_driver=*/false, dependencies.data(), nullptr, &count));
   dependencies.resize(count);
   return dependencies;
 }
@@ -60,8 +49,7 @@ Nodes dependencies_of(cudaGraphNode_t node) {
 // ---- Clones ----
 
 TEST_F(HostrtGraphs, ACloneKeepsTheOrderOfNodesAndDependencies) {
-  cudaGraph_t graph = nullptr;
-  OK(cudaGraphCreate(&graph, 0));
+  const cudaGraph_t graph = empty_graph();
   cudaGraphNode_t nodes[4];
   for (cudaGraphNode_t& node : nodes) OK(cudaGraphAddEmptyNode(&node, graph, nullptr, 0));
   const cudaGraphNode_t from[] = {nodes[0], nodes[0], nodes[2], nodes[1], nodes[0]};
@@ -71,8 +59,7 @@ TEST_F(HostrtGraphs, ACloneKeepsTheOrderOfNodesAndDependencies) {
 #else
   OK(cudaGraphAddDependencies(graph, from, to, 5));
 #endif
-  cudaGraph_t clone = nullptr;
-  OK(cudaGraphClone(&clone, graph));
+  const cudaGraph_t clone = clone_of(graph);
   using Edges = std::vector<std::pair<std::size_t, std::size_t>>;
   EXPECT_EQ((Edges{{0, 3}, {0, 1}, {0, 2}, {1, 3}, {2, 3}}), edges_of(graph));
   EXPECT_EQ((Edges{{0, 1}, {0, 2}, {0, 3}, {1, 3}, {2, 3}}), edges_of(clone));  // as on a GPU
@@ -83,9 +70,7 @@ TEST_F(HostrtGraphs, ACloneKeepsTheOrderOfNodesAndDependencies) {
 TEST_F(HostrtGraphs, ACloneHasTwinsOfItsOriginalsNodesAlone) {
   const cudaGraph_t graph = capture_values({1, 2});
   const cudaGraphNode_t node = nodes_of(graph)[1];
-  cudaGraph_t clone = nullptr, second = nullptr;
-  OK(cudaGraphClone(&clone, graph));
-  OK(cudaGraphClone(&second, clone));
+  const cudaGraph_t clone = clone_of(graph), second = clone_of(clone);
   cudaGraphNode_t found = nullptr;
   GIVES(cudaErrorInvalidValue, cudaGraphNodeFindInClone(&found, node, second));               // a clone of the clone
   GIVES(cudaErrorInvalidValue, cudaGraphNodeFindInClone(&found, nodes_of(clone)[1], graph));  // the reverse
@@ -112,9 +97,7 @@ TEST_F(HostrtGraphs, KernelsSeeTheirClusterSize) {
   const cudaGraph_t graph = capture(launch_it);
   OK(launch(see_cluster, 4, 1, stream_, &seen));
   expect(1, 1);
-  cudaGraph_t clone = nullptr;
-  OK(cudaGraphClone(&clone, graph));
-  OK(cudaGraphLaunch(instantiate(clone), stream_));
+  OK(cudaGraphLaunch(instantiate(clone_of(graph)), stream_));
   expect(2, 3);
 }
 

@@ -12,14 +12,7 @@ namespace graphcache::test {
 namespace {
 
 void hold_the_stream(cudaStream_t stream) { hostrt::hold(stream); }
-
-}  // namespace
-}  // namespace graphcache::test
-
-GRAPHCACHE_HOST_KERNEL(graphcache::test::hold_the_stream)
-
-namespace graphcache::test {
-namespace {
+GRAPHCACHE_HOST_KERNEL(hold_the_stream)
 
 using HostrtGraphs = HostrtLogTest;
 
@@ -110,8 +103,7 @@ TEST_F(HostrtGraphs, EveryWaitReleases) {
 }
 
 TEST_F(HostrtGraphs, WorkWaitsForHeldWorkElsewhere) {
-  cudaStream_t third = nullptr;
-  OK(cudaStreamCreate(&third));
+  const cudaStream_t third = new_stream(cudaStreamDefault);
   hostrt::hold(stream_);
   OK(write(1, stream_));
   OK(cudaEventRecord(event_, stream_));

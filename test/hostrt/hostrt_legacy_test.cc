@@ -17,40 +17,15 @@ namespace {
 
 class HostrtLegacy : public HostrtLogTest {
  protected:
-  static constexpr std::uint64_t kSeeds = 200;
+  HostrtLegacy() { seeds_ = 200; }
 
-  void SetUp() override {
-    HostrtLogTest::SetUp();
-    create_blocking_streams();
-  }
-
-  void create_blocking_streams() {
+  void create_streams() override {
+    HostrtLogTest::create_streams();
     OK(cudaStreamCreate(&blocking_));
     OK(cudaStreamCreate(&second_));
   }
 
   void put(int value, cudaStream_t stream) { OK(write(value, stream)); }
-
-  void begin(std::uint64_t seed) {
-    hostrt::reset();
-    hostrt::defer(seed);
-    count_ = 0;
-    create_streams();
-    create_blocking_streams();
-  }
-
-  // The orders in which `program` writes the values of put(), over all seeds.
-  std::set<Values> orders(const std::function<void()>& program) {
-    std::set<Values> all;
-    for (std::uint64_t seed = 0; seed < kSeeds && !HasFailure(); ++seed) {
-      begin(seed);
-      program();
-      EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
-      EXPECT_EQ(0u, hostrt::misuses()) << hostrt::last_misuse();
-      all.insert(taken());
-    }
-    return all;
-  }
 
   struct Outcome {
     cudaError_t error;
@@ -81,8 +56,10 @@ const std::set<Values> kInOrder = {{1, 2, 3}};
 const std::set<Values> kAnyOrder = {{1, 2}, {2, 1}};
 
 TEST_F(HostrtLegacy, WorkOfEveryKindIsOrderedWithBlockingStreams) {
-  for (const bool is_per_thread : {false, true}) {
-    const auto later = [&] { return is_per_thread ? cudaStreamPerThread : second_; };
+  const std::function<cudaStream_t()> blocking_streams[] = {[&] { return second_; }, [&] { return blocking_; },
+                                                            [] { return cudaStreamPerThread; }};
+  for (const auto& later : blocking_streams) {
+    SCOPED_TRACE(&later - blocking_streams);
     EXPECT_EQ(kInOrder, orders([&] {
                 put(1, blocking_);
                 put(2, nullptr);
@@ -113,7 +90,7 @@ TEST_F(HostrtLegacy, WorkOfEveryKindIsOrderedWithBlockingStreams) {
 }
 
 TEST_F(HostrtLegacy, CopiesOnItReadWhatBlockingStreamsWrote) {
-  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < seeds_; ++seed) {
     begin(seed);
     int *device = nullptr, *copied = nullptr;
     OK(cudaMalloc(reinterpret_cast<void**>(&device), 4 * sizeof(int)));
@@ -133,7 +110,7 @@ TEST_F(HostrtLegacy, CopiesOnItReadWhatBlockingStreamsWrote) {
 // "For transfers from pageable host memory to device memory, a stream sync is performed before the copy is initiated"
 // (the runtime's manual, API synchronization behavior).
 TEST_F(HostrtLegacy, ASynchronousCopyReadsPageableMemoryBehindBlockingStreams) {
-  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < seeds_; ++seed) {
     begin(seed);
     int* device = nullptr;
     int value = 1, copied = 0;
@@ -213,10 +190,7 @@ TEST_F(HostrtLegacy, BesideACaptureOfABlockingStreamEveryUseFailsAndBreaksTheCap
       [&] { return cudaMemset(&to, 0, sizeof to); },
       [&] { return cudaMemcpyAsync(&to, &from, sizeof to, cudaMemcpyDefault, nullptr); },
       [&] { return cudaMemsetAsync(&to, 0, sizeof to, nullptr); },
-      [&] {
-        return cudaLaunchHostFunc(
-            nullptr, [](void*) {}, nullptr);
-      },
+      [&] { return cudaLaunchHostFunc(nullptr, no_call, nullptr); },
       [&] { return cudaEventRecord(event_, nullptr); },
       [&] { return cudaStreamWaitEvent(nullptr, event_, 0); },
       [&] { return cudaMallocAsync(&memory, 64, nullptr); },

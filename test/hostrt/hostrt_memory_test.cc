@@ -25,14 +25,7 @@ namespace graphcache::test {
 namespace {
 
 void first_byte(const unsigned char* in, int* out) { *out = *in; }
-
-}  // namespace
-}  // namespace graphcache::test
-
-GRAPHCACHE_HOST_KERNEL(graphcache::test::first_byte)
-
-namespace graphcache::test {
-namespace {
+GRAPHCACHE_HOST_KERNEL(first_byte)
 
 using testing::AllOf;
 using testing::HasSubstr;
@@ -101,8 +94,7 @@ TEST_F(HostrtMisuse, ACopyFromFreedMemoryDoesNothing) {
   unsigned char bytes[64] = {5};
   OK(cudaFree(memory));
   GIVES(cudaErrorIllegalAddress, outcome(cudaMemcpyAsync(bytes, memory + 8, 8, cudaMemcpyDeviceToHost, stream_)));
-  expect_misuse(AllOf(StartsWith("cudaMemcpyAsync: the copy reads memory that was freed\n"),
-                      HasSubstr("\n  freed: cudaFree, call ")));
+  expect_misuse("cudaMemcpyAsync: the copy reads memory that was freed", {"freed: cudaFree"});
   EXPECT_EQ(5, bytes[0]);
 }
 
@@ -112,8 +104,7 @@ TEST_F(HostrtMisuse, LargeFreedMemoryIsKnownToo) {
   OK(cudaFree(memory));
   EXPECT_NE(memory, device_memory(kLarge));
   GIVES(cudaErrorIllegalAddress, outcome(cudaMemsetAsync(memory + kLarge / 2, 2, 16, stream_)));
-  expect_misuse(AllOf(StartsWith("cudaMemsetAsync: the fill writes memory that was freed\n"),
-                      HasSubstr("\n  freed: cudaFree, call ")));
+  expect_misuse("cudaMemsetAsync: the fill writes memory that was freed", {"freed: cudaFree"});
 }
 
 TEST_F(HostrtMisuse, LargeFreedMemoryTakesUpAddressesOnly) {
@@ -147,8 +138,7 @@ TEST_F(HostrtMisuse, MemoryFreedInAStreamIsKnown) {
   EXPECT_EQ(3, result[63]);
   expect_no_misuse();
   GIVES(cudaErrorIllegalAddress, outcome(cudaMemcpyAsync(result, memory, 8, cudaMemcpyDeviceToDevice, stream_)));
-  expect_misuse(AllOf(StartsWith("cudaMemcpyAsync: the copy reads memory that was freed\n"),
-                      HasSubstr("\n  freed: cudaFreeAsync, call ")));
+  expect_misuse("cudaMemcpyAsync: the copy reads memory that was freed", {"freed: cudaFreeAsync"});
 }
 
 TEST_F(HostrtMisuse, AFillBeyondTheEndDoesNothing) {
@@ -156,8 +146,7 @@ TEST_F(HostrtMisuse, AFillBeyondTheEndDoesNothing) {
   OK(cudaMemset(memory, 1, 64));
   expect_no_misuse();
   GIVES(cudaErrorIllegalAddress, outcome(cudaMemsetAsync(memory + 60, 2, 5, stream_)));
-  expect_misuse(AllOf(StartsWith("cudaMemsetAsync: the fill writes memory beyond the end of its allocation\n"),
-                      HasSubstr("\n  allocated: cudaMalloc, call ")));
+  expect_misuse("cudaMemsetAsync: the fill writes memory beyond the end of its allocation", {"allocated: cudaMalloc"});
   EXPECT_EQ(1, memory[60]);
 }
 
@@ -177,9 +166,8 @@ TEST_F(HostrtMisuse, NoNumberOfBytesIsTooLargeToBeRefused) {
 
 // The product of its sizes would overflow to a small number.
 TEST_F(HostrtMisuse, AFillNodeLargerThanTheAddressSpaceIsRefused) {
-  cudaGraph_t graph = nullptr;
+  const cudaGraph_t graph = empty_graph();
   cudaGraphNode_t node = nullptr;
-  OK(cudaGraphCreate(&graph, 0));
   cudaMemsetParams params = {};
   params.dst = device_memory(64);
   params.elementSize = 4;
@@ -195,16 +183,9 @@ TEST_F(HostrtMisuse, AFillNodeLargerThanTheAddressSpaceIsRefused) {
 
 TEST_F(HostrtMisuse, AFillOfRowsMayEndWithItsAllocation) {
   unsigned char* const memory = device_memory(2 * 32 + 16);
-  cudaMemsetParams params = {};
-  params.dst = memory;
-  params.elementSize = 4;
-  params.width = 4;
-  params.height = 3;
-  params.pitch = 32;
-  params.value = 3;
-  cudaGraph_t graph = nullptr;
+  cudaMemsetParams params = {.dst = memory, .pitch = 32, .value = 3, .elementSize = 4, .width = 4, .height = 3};
+  const cudaGraph_t graph = empty_graph();
   cudaGraphNode_t node = nullptr;
-  OK(cudaGraphCreate(&graph, 0));
   OK(cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &params));
   OK(cudaGraphLaunch(instantiate(graph), stream_));
   OK(cudaStreamSynchronize(stream_));
@@ -213,8 +194,8 @@ TEST_F(HostrtMisuse, AFillOfRowsMayEndWithItsAllocation) {
   params.dst = memory + 4;
   OK(cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &params));
   GIVES(cudaErrorIllegalAddress, outcome(cudaGraphLaunch(instantiate(graph), stream_)));
-  expect_misuse(AllOf(StartsWith("cudaGraphAddMemsetNode: the fill writes memory beyond the end of its allocation\n"),
-                      HasSubstr("\n  launched: cudaGraphLaunch, call ")));
+  expect_misuse("cudaGraphAddMemsetNode: the fill writes memory beyond the end of its allocation",
+                {"launched: cudaGraphLaunch"});
 }
 
 // The memory was alive when the copy was captured.
@@ -222,39 +203,35 @@ TEST_F(HostrtMisuse, ANodeThatTouchesFreedMemoryNamesItsOrigin) {
   unsigned char* const memory = device_memory(8);
   unsigned char* const result = device_memory(8);
   OK(cudaMemset(result, 9, 8));
-  cudaGraph_t graph = nullptr;
-  OK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-  OK(cudaMemcpyAsync(result, memory, 8, cudaMemcpyDeviceToDevice, stream_));
-  OK(launch(add, 1, 1, stream_, &sum_, 1, 1.0f));
-  OK(cudaStreamEndCapture(stream_, &graph));
+  const cudaGraph_t graph = capture([&] {
+    OK(cudaMemcpyAsync(result, memory, 8, cudaMemcpyDeviceToDevice, stream_));
+    OK(launch(add, 1, 1, stream_, &sum_, 1, 1.0f));
+  });
   const cudaGraphExec_t executable = instantiate(graph);
   const cudaGraphExec_t patched = instantiate(graph);
   OK(cudaFree(memory));
   OK(cudaGraphExecMemcpyNodeSetParams1D(patched, nodes_of(graph)[0], memory + 1, memory, 1, cudaMemcpyDeviceToDevice));
   GIVES(cudaErrorIllegalAddress, outcome(cudaGraphLaunch(executable, stream_)));
-  expect_misuse(AllOf(StartsWith("cudaMemcpyAsync: the copy reads memory that was freed\n"),
-                      HasSubstr("\n  here: cudaMemcpyAsync, call "), HasSubstr("\n  launched: cudaGraphLaunch, call "),
-                      HasSubstr("\n  freed: cudaFree, call ")));
+  expect_misuse("cudaMemcpyAsync: the copy reads memory that was freed",
+                {"here: cudaMemcpyAsync", "launched: cudaGraphLaunch", "freed: cudaFree"});
   EXPECT_EQ(9, result[0]);
   EXPECT_EQ(0, sum_);  // later work does not run either
 }
 
 // Such a launch enqueues its nodes one by one.
 TEST_F(HostrtMisuse, AFaultEndsALaunchThatRecordsEvents) {
-  cudaEvent_t event = nullptr;
-  OK(cudaEventCreate(&event));
+  const cudaEvent_t event = new_event();
   unsigned char* const memory = device_memory(16);
-  cudaGraph_t graph = nullptr;
+  const cudaGraph_t graph = empty_graph();
   cudaGraphNode_t record = nullptr, copy = nullptr, last = nullptr;
-  OK(cudaGraphCreate(&graph, 0));
   OK(cudaGraphAddEventRecordNode(&record, graph, nullptr, 0, event));
   OK(cudaGraphAddMemcpyNode1D(&copy, graph, &record, 1, memory, memory + 8, 64, cudaMemcpyDeviceToDevice));
   int runs = 0;
-  const cudaHostNodeParams params = {[](void* data) { ++*static_cast<int*>(data); }, &runs};
+  const cudaHostNodeParams params = {count_call, &runs};
   OK(cudaGraphAddHostNode(&last, graph, &copy, 1, &params));
   GIVES(cudaErrorIllegalAddress, outcome(cudaGraphLaunch(instantiate(graph), stream_)));
-  expect_misuse(AllOf(StartsWith("cudaGraphAddMemcpyNode1D: the copy reads memory beyond the end of its allocation\n"),
-                      HasSubstr("\n  launched: cudaGraphLaunch, call ")));
+  expect_misuse("cudaGraphAddMemcpyNode1D: the copy reads memory beyond the end of its allocation",
+                {"launched: cudaGraphLaunch"});
   EXPECT_EQ(0, runs);
 }
 
@@ -270,9 +247,8 @@ TEST_F(HostrtMisuse, HeldWorkFindsItsMemoryGone) {
   hostrt::hold(stream_);
   OK(cudaMemsetAsync(pinned, 1, 8, stream_));
   GIVES(cudaErrorIllegalAddress, cudaStreamSynchronize(stream_));
-  expect_misuse(AllOf(StartsWith("cudaMemsetAsync: the fill writes memory that was freed\n"),
-                      HasSubstr("\n  executed: cudaStreamSynchronize, call "),
-                      HasSubstr("\n  freed: cudaFreeHost, call ")));
+  expect_misuse("cudaMemsetAsync: the fill writes memory that was freed",
+                {"executed: cudaStreamSynchronize", "freed: cudaFreeHost"});
 }
 
 TEST_F(HostrtMisuse, MemoryOfTheProgramIsNotChecked) {
@@ -345,9 +321,8 @@ TEST_F(HostrtMisuse, ANodeOfABoxIsReadAddedAndChangedWhole) {
   box.srcPos = {1, 1, 1};
   box.extent = {2, 2, 2};
   box.kind = cudaMemcpyDeviceToDevice;
-  cudaGraph_t graph = nullptr;
+  const cudaGraph_t graph = empty_graph();
   cudaGraphNode_t node = nullptr;
-  OK(cudaGraphCreate(&graph, 0));
   OK(cudaGraphAddMemcpyNode(&node, graph, nullptr, 0, &box));
   cudaMemcpy3DParms read = {};
   OK(cudaGraphMemcpyNodeGetParams(node, &read));

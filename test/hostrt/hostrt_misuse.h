@@ -9,6 +9,8 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <initializer_list>
+#include <string>
 #include <thread>
 
 #include "graphcache/hostrt.h"
@@ -45,6 +47,13 @@ class HostrtMisuse : public HostrtSumTest {
   void expect_misuse(Matcher&& matcher) {
     EXPECT_EQ(++expected_misuses_, hostrt::misuses());
     EXPECT_THAT(hostrt::last_misuse(), matcher);
+  }
+  // Expects one more misuse, with these words as its first line, and these places.
+  void expect_misuse(const std::string& words, std::initializer_list<const char*> places) {
+    expect_misuse(testing::StartsWith(words + "\n"));
+    for (const char* const place : places) {
+      EXPECT_THAT(hostrt::last_misuse(), testing::HasSubstr(std::string("\n  ") + place + ", call "));
+    }
   }
   void expect_no_misuse() { EXPECT_EQ(expected_misuses_, hostrt::misuses()) << hostrt::last_misuse(); }
 };

@@ -18,8 +18,7 @@ namespace {
 TEST_F(HostrtObjects, TwinsOfNodesBehindARemovedOneAreFound) {
   const cudaGraph_t graph = capture_values({1, 2, 3});
   const Nodes nodes = nodes_of(graph);
-  cudaGraph_t clone = nullptr;
-  OK(cudaGraphClone(&clone, graph));
+  const cudaGraph_t clone = clone_of(graph);
   OK(cudaGraphDestroyNode(nodes[0]));
   cudaGraphNode_t twin = nullptr;
   OK(cudaGraphNodeFindInClone(&twin, nodes[2], clone));
@@ -46,8 +45,7 @@ TEST_F(HostrtObjects, ALaunchWaitsForTheWorkThatItsEventsHadRecorded) {
 }
 
 TEST_F(HostrtObjects, EventsAreRecordedAndWaitedForInTheirPlace) {
-  cudaEvent_t recorded = nullptr;
-  OK(cudaEventCreate(&recorded));
+  const cudaEvent_t recorded = new_event();
   const cudaGraph_t graph = capture([&] {
     EXPECT_EQ(cudaSuccess, write(1, stream_));
     EXPECT_EQ(cudaSuccess, cudaEventRecordWithFlags(recorded, stream_, cudaEventRecordExternal));
@@ -113,14 +111,10 @@ TEST_F(HostrtObjects, ALaunchWithADestroyedEventIsMisuse) {
 TEST_F(HostrtObjects, AnExecutableFromBeforeANodeBecameUpdatableDoesNotCount) {
   const cudaGraph_t graph = capture_values({1});
   const cudaGraphExec_t old = instantiate(graph);
-  cudaLaunchAttributeValue value;
-  std::memset(&value, 0, sizeof value);
-  value.deviceUpdatableKernelNode.deviceUpdatable = 1;
-  OK(cudaGraphKernelNodeSetAttribute(nodes_of(graph)[0], cudaLaunchAttributeDeviceUpdatableKernelNode, &value));
+  on_device(nodes_of(graph)[0]);
   GIVES(cudaErrorNotSupported, update(old, graph));
   instantiate(graph);
-  cudaGraphExec_t second = nullptr;
-  GIVES(cudaErrorNotSupported, cudaGraphInstantiate(&second, graph, 0));
+  GIVES(cudaErrorNotSupported, instantiation_error(graph));
 }
 
 TEST_F(HostrtObjects, ALaunchMayCaptureADeviceUpdatableNode) {
@@ -128,11 +122,8 @@ TEST_F(HostrtObjects, ALaunchMayCaptureADeviceUpdatableNode) {
   std::memset(&attribute, 0, sizeof attribute);
   attribute.id = cudaLaunchAttributeDeviceUpdatableKernelNode;
   attribute.val.deviceUpdatableKernelNode.deviceUpdatable = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = config.blockDim = dim3(1, 1, 1);
-  config.stream = stream_;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  cudaLaunchConfig_t config = {
+      .gridDim = 1, .blockDim = 1, .dynamicSmemBytes = 0, .stream = stream_, .attrs = &attribute, .numAttrs = 1};
   const Params params(append, 1, 1, log_, &count_, 1);
   const auto launch_it = [&] {
     return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(append), params.get()->kernelParams);

@@ -54,15 +54,23 @@ class HostrtObjects : public HostrtLogTest {
     return taken();
   }
 
+  // The orders of these values with so many seeds of deferred execution.
+  std::set<Values> orders_of(cudaGraphExec_t executable, std::uint64_t seeds = 50) {
+    std::set<Values> orders;
+    for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+      hostrt::defer(seed);
+      orders.insert(launched(executable));
+    }
+    return orders;
+  }
+
   // An object that only the graph holds and whose destructor increments destroyed_.
   cudaUserObject_t give_object(cudaGraph_t graph) {
     cudaUserObject_t object = nullptr;
-    EXPECT_EQ(cudaSuccess,
-              cudaUserObjectCreate(&object, &destroyed_, count_destruction, 1, cudaUserObjectNoDestructorSync));
+    EXPECT_EQ(cudaSuccess, cudaUserObjectCreate(&object, &destroyed_, count_call, 1, cudaUserObjectNoDestructorSync));
     EXPECT_EQ(cudaSuccess, cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove));
     return object;
   }
-  static void count_destruction(void* count) { ++*static_cast<int*>(count); }
 
   hostrt::Ledger before_;
   int destroyed_ = 0;

@@ -12,7 +12,7 @@ namespace {
 
 TEST_F(HostrtObjects, TheLastReferenceEndsAUserObject) {
   cudaUserObject_t object = nullptr;
-  OK(cudaUserObjectCreate(&object, &destroyed_, count_destruction, 2, cudaUserObjectNoDestructorSync));
+  OK(cudaUserObjectCreate(&object, &destroyed_, count_call, 2, cudaUserObjectNoDestructorSync));
   EXPECT_EQ(1u, hostrt::ledger().user_objects);
   OK(cudaUserObjectRetain(object, 3));
   OK(cudaUserObjectRelease(object, 4));
@@ -26,8 +26,7 @@ TEST_F(HostrtObjects, TheLastReferenceEndsAUserObject) {
 
 // More than the stack has room for.
 TEST_F(HostrtObjects, ALaunchInFlightOutlivesAnyNumberOfUpdates) {
-  cudaGraph_t graph = nullptr;
-  OK(cudaGraphCreate(&graph, 0));
+  const cudaGraph_t graph = empty_graph();
   const cudaUserObject_t object = give_object(graph);
   const cudaGraphExec_t executable = instantiate(graph);
   hostrt::hold(stream_);
@@ -75,8 +74,7 @@ TEST_F(HostrtObjects, ADestructorThatCallsTheRuntimeIsRefused) {
 TEST_F(HostrtObjects, AGraphKeepsItsObjectsForItsClonesAndExecutables) {
   const cudaGraph_t graph = capture_values({1});
   give_object(graph);
-  cudaGraph_t clone = nullptr;
-  OK(cudaGraphClone(&clone, graph));
+  const cudaGraph_t clone = clone_of(graph);
   OK(cudaGraphDestroy(graph));
   EXPECT_EQ(0, destroyed_);
   const cudaGraphExec_t executable = instantiate(clone);
@@ -89,17 +87,11 @@ TEST_F(HostrtObjects, AGraphKeepsItsObjectsForItsClonesAndExecutables) {
 
 TEST_F(HostrtObjects, AnInvalidatedCaptureReleasesItsObjects) {
   OK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-  cudaStreamCaptureStatus status;
-  cudaGraph_t graph = nullptr;
-#if CUDART_VERSION >= 13000
-  OK(cudaStreamGetCaptureInfo(stream_, &status, nullptr, &graph, nullptr, nullptr, nullptr));
-#else
-  OK(cudaStreamGetCaptureInfo(stream_, &status, nullptr, &graph, nullptr, nullptr));
-#endif
+  cudaGraph_t graph = graph_of_capture();
   give_object(graph);
   GIVES(cudaErrorStreamCaptureUnsupported, cudaStreamSynchronize(stream_));
   EXPECT_EQ(1, destroyed_);
-  GIVES(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(stream_, &graph));
+  GIVES(cudaErrorStreamCaptureInvalidated, end_of_capture_error(stream_));
 }
 
 TEST_F(HostrtObjects, AnUpdateTakesObjectsOverAndAPatchDoesNot) {

@@ -133,8 +133,7 @@ TEST_F(HostrtPerThread, SynchronousCopiesWaitForTheirOwnThread) {
 
 // The legacy stream would wait for the busy one.
 TEST_F(HostrtPerThread, QueriesAndEventsAreOfTheOwnStream) {
-  cudaStream_t busy = nullptr;
-  OK(cudaStreamCreate(&busy));
+  const cudaStream_t busy = new_stream(cudaStreamDefault);
   hostrt::hold(busy);
   OK(put(per_thread_unit, 9, busy));
   OK(put(per_thread_unit, 0));

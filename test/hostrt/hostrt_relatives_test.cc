@@ -23,16 +23,6 @@ using Work = std::function<void()>;
 
 class HostrtRelatives : public HostrtMisuse {
  protected:
-  static cudaGraph_t clone(cudaGraph_t graph) {
-    cudaGraph_t made = nullptr;
-    GIVES(cudaSuccess, cudaGraphClone(&made, graph));
-    return made;
-  }
-  static cudaGraph_t empty_graph() {
-    cudaGraph_t made = nullptr;
-    GIVES(cudaSuccess, cudaGraphCreate(&made, 0));
-    return made;
-  }
   static void add(cudaGraph_t child, cudaGraph_t parent) {
     cudaGraphNode_t node = nullptr;
     GIVES(cudaSuccess, cudaGraphAddChildGraphNode(&node, parent, nullptr, 0, child));
@@ -45,7 +35,7 @@ class HostrtRelatives : public HostrtMisuse {
 
   // Calls whose objects exist before they begin.
   static Work clones(cudaGraph_t graph) {
-    return [graph] { clone(graph); };
+    return [graph] { clone_of(graph); };
   }
   static Work destroys(cudaGraph_t graph) {
     return [graph] { GIVES(cudaSuccess, cudaGraphDestroy(graph)); };
@@ -91,22 +81,22 @@ TEST_F(HostrtRelatives, TwoThreadsMustNotMakeOrDestroyRelatives) {
   cudaGraph_t innermost = nullptr;
   OK(cudaGraphChildGraphNodeGetGraph(nodes_of(inner)[0], &innermost));
   const std::vector<Pair> pairs = {
-      {clones(graph), destroys(clone(graph))},
-      {destroys(clone(graph)), destroys(clone(graph))},
-      {destroys(first), destroys(clone(first))},
-      {instantiates(graph), destroys(clone(graph))},
-      {instantiates_with_flags(graph), destroys(clone(graph))},
+      {clones(graph), destroys(clone_of(graph))},
+      {destroys(clone_of(graph)), destroys(clone_of(graph))},
+      {destroys(first), destroys(clone_of(first))},
+      {instantiates(graph), destroys(clone_of(graph))},
+      {instantiates_with_flags(graph), destroys(clone_of(graph))},
       {destroys(instantiate(graph)), clones(graph)},
       {destroys(instantiate(graph)), instantiates(graph)},
       {destroys(instantiate(graph)), destroys(instantiate(graph))},
-      {destroys(instantiate(graph)), destroys(clone(graph))},
+      {destroys(instantiate(graph)), destroys(clone_of(graph))},
       {adds(used), destroys(holding(used))},
       {destroys(holding(used)), destroys(holding(used))},
       {clones(innermost), destroys(holding(inner))},
       {clones(used), destroys(holding(used))},
-      {adds(graph), destroys(clone(graph))},
+      {adds(graph), destroys(clone_of(graph))},
       {adds(graph), destroys(instantiate(graph))},
-      {destroys(inner), destroys(clone(inner))},
+      {destroys(inner), destroys(clone_of(inner))},
   };
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     SCOPED_TRACE(i);
@@ -130,25 +120,25 @@ TEST_F(HostrtRelatives, TwoThreadsMayUseGraphsThatAreNotWritten) {
   const cudaGraph_t graph = capture_adds();
   const cudaGraph_t another = capture_adds();
   const cudaGraph_t used = capture_adds();
-  const cudaGraph_t one = clone(graph);
-  const cudaGraph_t two = clone(graph);
+  const cudaGraph_t one = clone_of(graph);
+  const cudaGraph_t two = clone_of(graph);
   const cudaGraph_t three = holding(used);
   const cudaGraph_t four = holding(used);
   const std::vector<Pair> pairs = {
-      {lists(graph), destroys(clone(graph))},
-      {updates(instantiate(graph), graph), destroys(clone(graph))},
+      {lists(graph), destroys(clone_of(graph))},
+      {updates(instantiate(graph), graph), destroys(clone_of(graph))},
       {clones(one), clones(two)},
-      {clones(one), destroys(clone(two))},
-      {destroys(clone(one)), destroys(clone(two))},  // a common original of their originals does not count
-      {clones(graph), destroys(clone(one))},
+      {clones(one), destroys(clone_of(two))},
+      {destroys(clone_of(one)), destroys(clone_of(two))},  // a common original of their originals does not count
+      {clones(graph), destroys(clone_of(one))},
       {instantiates(one), instantiates(two)},
       {destroys(instantiate(one)), destroys(instantiate(two))},
       {clones(three), clones(four)},  // nor does one of embedded graphs
-      {clones(three), destroys(clone(four))},
-      {destroys(clone(three)), destroys(clone(four))},
+      {clones(three), destroys(clone_of(four))},
+      {destroys(clone_of(three)), destroys(clone_of(four))},
       {instantiates(three), instantiates(four)},
       {destroys(instantiate(three)), destroys(instantiate(four))},
-      {destroys(clone(graph)), destroys(clone(another))},
+      {destroys(clone_of(graph)), destroys(clone_of(another))},
   };
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     SCOPED_TRACE(i);
@@ -160,8 +150,8 @@ TEST_F(HostrtRelatives, TwoThreadsMayUseGraphsThatAreNotWritten) {
 TEST_F(HostrtRelatives, OriginalsThatAreGoneAreNotWritten) {
   const cudaGraph_t graph = capture_adds();
   const std::vector<Pair> pairs = {
-      {destroys(clone(graph)), destroys(clone(graph))},
-      {destroys(instantiate(graph)), destroys(clone(graph))},
+      {destroys(clone_of(graph)), destroys(clone_of(graph))},
+      {destroys(instantiate(graph)), destroys(clone_of(graph))},
   };
   OK(cudaGraphDestroy(graph));
   for (const Pair& pair : pairs) {

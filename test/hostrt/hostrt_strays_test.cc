@@ -3,7 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include <functional>
+#include <cstdint>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -61,8 +61,7 @@ TEST_F(HostrtStrays, WorkOfEveryKindIsCounted) {
   expect_stray("cudaMemcpyAsync" + rest.str());
   OK(cudaMemsetAsync(&to, 0, sizeof to, other_));
   expect_stray("cudaMemsetAsync" + rest.str());
-  OK(cudaLaunchHostFunc(
-      other_, [](void*) {}, nullptr));
+  OK(cudaLaunchHostFunc(other_, no_call, nullptr));
   expect_stray("cudaLaunchHostFunc" + rest.str());
   OK(cudaMallocAsync(&memory, 64, other_));
   expect_stray("cudaMallocAsync" + rest.str());
@@ -91,8 +90,7 @@ TEST_F(HostrtStrays, OtherWorkIsNotAStray) {
   OK(cudaMemsetAsync(log_, 0, 0, nullptr));
   GIVES(cudaErrorStreamCaptureUnsupported, cudaStreamSynchronize(stream_));
   OK(write(6, nullptr));  // the capture is invalid, so it will return no graph
-  cudaGraph_t graph = nullptr;
-  GIVES(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(stream_, &graph));
+  GIVES(cudaErrorStreamCaptureInvalidated, end_of_capture_error(stream_));
   EXPECT_EQ(0u, hostrt::strays()) << hostrt::last_stray();
 }
 

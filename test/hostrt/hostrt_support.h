@@ -2,14 +2,18 @@
 // ran.
 #pragma once
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstring>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "cuda/compat.h"
 #include "graphcache/hostrt.h"
 #include "kernels.h"
 #include "runtime.h"
@@ -27,6 +31,34 @@ Function driver_function(const char* name, [[maybe_unused]] unsigned version = 1
   return reinterpret_cast<Function>(function);
 }
 
+using LoadLibrary = CUresult (*)(CUlibrary*, const void*, CUjit_option*, void**, unsigned, CUlibraryOption*, void**,
+                                 unsigned);
+using GetKernel = CUresult (*)(CUkernel*, CUlibrary, const char*);
+
+// A kernel of the library's own. Any loaded library has all of these.
+inline CUkernel library_kernel(const char* name) {
+  const auto load = driver_function<LoadLibrary>("cuLibraryLoadData");
+  const auto get = driver_function<GetKernel>("cuLibraryGetKernel");
+  CUlibrary library = nullptr;
+  CUkernel kernel = nullptr;
+  EXPECT_EQ(CUDA_SUCCESS, load(&library, "any", nullptr, nullptr, 0, nullptr, nullptr, 0));
+  EXPECT_EQ(CUDA_SUCCESS, get(&kernel, library, name));
+  return kernel;
+}
+
+// Lets device code write into a kernel node.
+inline cudaGraphDeviceNode_t on_device(cudaGraphNode_t node) {
+  cudaLaunchAttributeValue updatable;
+  std::memset(&updatable, 0, sizeof updatable);
+  updatable.deviceUpdatableKernelNode.deviceUpdatable = 1;
+  GIVES(cudaSuccess, cudaGraphKernelNodeSetAttribute(node, cudaLaunchAttributeDeviceUpdatableKernelNode, &updatable));
+  return updatable.deviceUpdatableKernelNode.devNode;
+}
+
+// For host nodes and the destructors of user objects.
+inline void count_call(void* count) { ++*static_cast<int*>(count); }
+inline void no_call(void*) {}
+
 class HostrtTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -41,6 +73,41 @@ class HostrtTest : public testing::Test {
     body();
     GIVES(cudaSuccess, cudaStreamEndCapture(stream_, &graph));
     return graph;
+  }
+
+  static cudaStream_t new_stream(unsigned flags = cudaStreamNonBlocking) {
+    cudaStream_t stream = nullptr;
+    GIVES(cudaSuccess, cudaStreamCreateWithFlags(&stream, flags));
+    return stream;
+  }
+  static cudaEvent_t new_event() {
+    cudaEvent_t event = nullptr;
+    GIVES(cudaSuccess, cudaEventCreate(&event));
+    return event;
+  }
+
+  // The graph into which stream_ is being captured.
+  cudaGraph_t graph_of_capture() {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cudaGraph_t graph = nullptr;
+#if CUDART_VERSION >= 13000
+    GIVES(cudaSuccess, cudaStreamGetCaptureInfo(stream_, &status, nullptr, &graph, nullptr, nullptr, nullptr));
+#else
+    GIVES(cudaSuccess, cudaStreamGetCaptureInfo(stream_, &status, nullptr, &graph, nullptr, nullptr));
+#endif
+    return graph;
+  }
+
+  static cudaGraph_t empty_graph() {
+    cudaGraph_t graph = nullptr;
+    GIVES(cudaSuccess, cudaGraphCreate(&graph, 0));
+    return graph;
+  }
+
+  static cudaGraph_t clone_of(cudaGraph_t graph) {
+    cudaGraph_t clone = nullptr;
+    GIVES(cudaSuccess, cudaGraphClone(&clone, graph));
+    return clone;
   }
 
   static cudaGraphExec_t instantiate(cudaGraph_t graph, unsigned long long flags = 0) {
@@ -91,7 +158,7 @@ class HostrtLogTest : public HostrtTest {
     create_streams();
   }
 
-  void create_streams() {
+  virtual void create_streams() {
     OK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     OK(cudaStreamCreateWithFlags(&other_, cudaStreamNonBlocking));
     OK(cudaEventCreate(&event_));
@@ -122,6 +189,31 @@ class HostrtLogTest : public HostrtTest {
     return values;
   }
 
+  // A fresh runtime that defers work by this seed.
+  void begin(std::uint64_t seed) {
+    hostrt::reset();
+    hostrt::defer(seed);
+    count_ = 0;
+    create_streams();
+  }
+
+  // The order in which `program` appends its values with this seed.
+  Values order(std::uint64_t seed, const std::function<void()>& program) {
+    begin(seed);
+    program();
+    EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
+    EXPECT_EQ(0u, hostrt::misuses()) << hostrt::last_misuse();
+    return taken();
+  }
+
+  // Its orders with all seeds.
+  std::set<Values> orders(const std::function<void()>& program) {
+    std::set<Values> all;
+    for (std::uint64_t seed = 0; seed < seeds_ && !HasFailure(); ++seed) all.insert(order(seed, program));
+    return all;
+  }
+
+  std::uint64_t seeds_ = 400;
   cudaStream_t other_ = nullptr;
   cudaEvent_t event_ = nullptr;
   cudaGraphExecUpdateResultInfo info_ = {};

@@ -25,43 +25,21 @@ struct Seen {
 };
 
 void see_launch(Seen* seen, int value) { *seen = {gridDim.x, seen->blocks + 1, value}; }
+GRAPHCACHE_HOST_KERNEL(see_launch)
 
 struct Bytes {
   unsigned char v[64];
 };
 
 void see_bytes(Bytes value, Bytes* seen) { *seen = value; }
-
-}  // namespace
-}  // namespace graphcache::test
-
-GRAPHCACHE_HOST_KERNEL(graphcache::test::see_launch)
-GRAPHCACHE_HOST_KERNEL(graphcache::test::see_bytes)
-
-namespace graphcache::test {
-namespace {
+GRAPHCACHE_HOST_KERNEL(see_bytes)
 
 using UpdaterValues = updater::Values<updater::kSmall>;
 
-// The library's updater with these values. Any loaded library has these kernels.
+// The library's updater with these values.
 Params<UpdaterValues> updater_params(const UpdaterValues& values) {
-  const auto load = driver_function<CUresult (*)(CUlibrary*, const void*, CUjit_option*, void**, unsigned,
-                                                 CUlibraryOption*, void**, unsigned)>("cuLibraryLoadData");
-  const auto get = driver_function<CUresult (*)(CUkernel*, CUlibrary, const char*)>("cuLibraryGetKernel");
-  CUlibrary library = nullptr;
-  CUkernel kernel = nullptr;
-  EXPECT_EQ(CUDA_SUCCESS, load(&library, "any", nullptr, nullptr, 0, nullptr, nullptr, 0));
-  EXPECT_EQ(CUDA_SUCCESS, get(&kernel, library, updater::kSmallName));
+  const CUkernel kernel = library_kernel(updater::kSmallName);
   return {reinterpret_cast<void (*)(UpdaterValues)>(kernel), 1, updater::kThreads, values};
-}
-
-// Makes a node updatable.
-cudaGraphDeviceNode_t on_device(cudaGraphNode_t node) {
-  cudaLaunchAttributeValue updatable;
-  std::memset(&updatable, 0, sizeof updatable);
-  updatable.deviceUpdatableKernelNode.deviceUpdatable = 1;
-  GIVES(cudaSuccess, cudaGraphKernelNodeSetAttribute(node, cudaLaunchAttributeDeviceUpdatableKernelNode, &updatable));
-  return updatable.deviceUpdatableKernelNode.devNode;
 }
 
 // Adds the updater before the graph's only root.
@@ -70,11 +48,7 @@ cudaGraphNode_t add_updater(cudaGraph_t graph, const UpdaterValues& values) {
   std::size_t count = 1;
   GIVES(cudaSuccess, cudaGraphGetRootNodes(graph, &root, &count));
   GIVES(cudaSuccess, cudaGraphAddKernelNode(&updater, graph, nullptr, 0, updater_params(values).get()));
-#if CUDART_VERSION >= 13000
-  GIVES(cudaSuccess, cudaGraphAddDependencies(graph, &updater, &root, nullptr, 1));
-#else
-  GIVES(cudaSuccess, cudaGraphAddDependencies(graph, &updater, &root, 1));
-#endif
+  GIVES(cudaSuccess, add_dependency(graph, updater, root));
   return updater;
 }
 
@@ -405,7 +379,7 @@ TEST_F(HostrtUpdates, AnUploadThatTheHostAwaitedIsDone) {
 
 // On a GPU the context may be lost, or never become idle (docs/semantics.md, "Executables in flight").
 TEST_F(HostrtUpdates, AnExecutableIsNotDestroyedBehindAnUploadThatWasNotAwaited) {
-  const auto destroy = [&](const std::function<void()>& beside, const std::function<void()>& between, bool is_right) {
+  const auto destroy = [&](bool is_right, const std::function<void()>& beside, const std::function<void()>& between) {
     build(0, beside);
     upload(other_);
     between();
@@ -416,28 +390,22 @@ TEST_F(HostrtUpdates, AnExecutableIsNotDestroyedBehindAnUploadThatWasNotAwaited)
     EXPECT_EQ(expected_misuses_, hostrt::misuses());
   };
   const auto forked = [this] { fork(); };
-  destroy(
-      forked, [] {}, false);
-  const auto await_event = [this] {
+  destroy(false, forked, [] {});
+  destroy(false, forked, [this] {
     OK(cudaEventRecord(event_, other_));
     OK(cudaEventSynchronize(event_));
     OK(cudaEventQuery(event_));
-  };
-  destroy(forked, await_event, false);
-  destroy(
-      forked, [this] { OK(cudaStreamSynchronize(stream_)); }, false);
-  destroy(
-      forked, [this] { OK(cudaStreamSynchronize(other_)); }, true);
-  destroy(
-      forked, [] { OK(cudaDeviceSynchronize()); }, true);
-  destroy(
-      forked, [this] { launch(stream_); }, true);
-  const auto again = [this] {
+  });
+  destroy(false, forked, [this] { OK(cudaStreamSynchronize(stream_)); });
+  destroy(true, forked, [this] { OK(cudaStreamSynchronize(other_)); });
+  destroy(true, forked, [] { OK(cudaDeviceSynchronize()); });
+  destroy(true, forked, [this] { launch(stream_); });
+  destroy(false, forked, [this] {
     launch(other_);
     upload(other_);
-  };
-  destroy(forked, again, false);
-  destroy([this] { chain(); }, [] {}, true);
+  });
+  destroy(
+      true, [this] { chain(); }, [] {});
 }
 
 }  // namespace

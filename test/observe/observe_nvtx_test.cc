@@ -68,9 +68,7 @@ TEST_F(NvtxTest, NothingIsReportedByDefault) {
 }
 
 TEST_F(NvtxTest, RangesAreNamedByTheLabel) {
-  Options options = unshared(1);
-  options.listeners = {std::make_shared<NvtxRanges>()};
-  Cache cache(options);
+  Cache cache(unshared({.max_executables = 1, .listeners = {std::make_shared<NvtxRanges>()}}));
   EXPECT_RUN(kInstantiated, run_add(cache, key("decode", 4)));
   EXPECT_EQ(domain_name, "graphcache");
   EXPECT_EQ(seen, (std::vector<std::string>{"push run decode", "push capture decode", "pop", "push instantiate decode",

@@ -39,8 +39,7 @@ class ObserveTest : public CacheTest {
 TEST_F(ObserveTest, TimesGrowWithTheMeasuredWork) {
   Cache cache(renting(1));
   const auto run = [&](float value) {
-    return cache.run(key("k", value > 1), stream,
-                     [&](cudaStream_t on) { return launch(add, kGrid, kBlock, on, data.get(), kSize, value); });
+    return cache.run(key("k", value > 1), stream, [&](cudaStream_t on) { return add_value(on, value); });
   };
   EXPECT_RUN(kInstantiated, run(1));
   const Stats first = cache.stats();
@@ -71,9 +70,7 @@ TEST_F(ObserveTest, UploadsAheadCountAsFirstLaunches) {
 TEST_F(ObserveTest, OneHitOf1024IsTimed) {
   const auto latency = std::make_shared<HitLatency>();
   const auto often = std::make_shared<HitLatency>(16);
-  Options options;
-  options.listeners = {latency, often};
-  Cache cache(options);
+  Cache cache({.listeners = {latency, often}});
   auto step = cache.prepare(key("k"), [&](cudaStream_t on) { return add_one(on); });
   for (int i = 0; i < 4 * 1024; ++i) {
     EXPECT_TRUE((i % 2 == 0 ? step.run(stream) : run_add(cache, key("another"))).ok());
@@ -86,10 +83,7 @@ TEST_F(ObserveTest, OneHitOf1024IsTimed) {
 
 TEST_F(ObserveTest, OnlyHitsAreTimed) {
   const auto latency = std::make_shared<HitLatency>();
-  Options options;
-  options.listeners = {latency};
-  options.max_executables = 0;
-  Cache cache(options);
+  Cache cache({.max_executables = 0, .listeners = {latency}});
   for (int i = 0; i < 2 * 1024; ++i) EXPECT_RUN(kEager, run_add(cache, key("k")));
   EXPECT_EQ(timed(*latency), 0u);
   EXPECT_EQ(to_string(*latency), "");
@@ -97,10 +91,7 @@ TEST_F(ObserveTest, OnlyHitsAreTimed) {
 
 TEST_F(ObserveTest, EventsReportWhatWasDone) {
   const auto ring = std::make_shared<EventRing>(100);
-  Options options = unshared(1);
-  options.listeners = {ring};
-  options.max_templates = 1;
-  Cache cache(options);
+  Cache cache(unshared({.max_executables = 1, .max_templates = 1, .listeners = {ring}}));
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_RUN(kInstantiated, run_add(cache, key("first", 1)));
   EXPECT_RUN(kReplayed, run_add(cache, key("first", 1)));
@@ -234,15 +225,9 @@ TEST_F(ObserveTest, ADifferenceOfSnapshotsCoversTheTimeBetween) {
   EXPECT_EQ(between.live_templates, 2u);
 }
 
-TEST_F(ObserveTest, AKeyThatNeverRanIsExplained) {
-  const Cache cache;
-  EXPECT_TRUE(says(explain(cache, key("k")), "No run of this key is known"));
-}
-
 TEST_F(ObserveTest, AnEvictionIsExplained) {
-  Options options = unshared(1);
-  options.max_templates = 2;
-  Cache cache(options);
+  Cache cache(unshared({.max_executables = 1, .max_templates = 2}));
+  EXPECT_TRUE(says(explain(cache, key("first")), "No run of this key is known"));
   EXPECT_RUN(kInstantiated, run_add(cache, key("first")));
   EXPECT_RUN(kReplayed, run_add(cache, key("first")));
   const std::string live = explain(cache, key("first"));
@@ -261,28 +246,6 @@ TEST_F(ObserveTest, AnEvictionIsExplained) {
   EXPECT_TRUE(says(forgotten, "more templates than Options::max_templates (2)"));
 }
 
-TEST_F(ObserveTest, ABrokenCaptureIsExplained) {
-  Cache cache;
-  EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](cudaStream_t on) {
-    (void)cudaStreamSynchronize(on);
-    (void)cudaGetLastError();
-    return add_one(on);
-  }));
-  const std::string text = explain(cache, key("k"));
-  EXPECT_TRUE(says(text, "Runs: eager 1."));
-  EXPECT_TRUE(says(text, "Its last direct run was direct because its capture broke."));
-  EXPECT_TRUE(says(text, "Its last error: "));
-  EXPECT_TRUE(says(text, "cudaErrorStreamCapture"));
-}
-
-TEST_F(ObserveTest, SharedExecutablesAreExplained) {
-  Cache cache(renting(1));
-  EXPECT_TRUE(run_add(cache, key("a")).ok());
-  EXPECT_RUN(kUpdated, run_add(cache, key("b")));
-  EXPECT_TRUE(says(explain(cache, key("a")), "a sibling uses it now"));
-  EXPECT_TRUE(says(explain(cache, key("b")), "the other keys of family 1"));
-}
-
 TEST_F(ObserveTest, EachPlaceOfTheProgramIsExplained) {
   Cache cache;
   EXPECT_TRUE(run_add(cache, key("k")).ok());
@@ -294,13 +257,9 @@ TEST_F(ObserveTest, EachPlaceOfTheProgramIsExplained) {
 }
 
 TEST_F(ObserveTest, DirectRunsAreExplained) {
-  Options options;
-  options.capture_after = 3;
-  Cache cache(options);
+  Cache cache({.capture_after = 3}), eager_cache;
   EXPECT_RUN(kEager, run_add(cache, key("k")));
   EXPECT_TRUE(says(explain(cache, key("k")), "one of its first 3 runs"));
-  EXPECT_RUN(kEager, cache.run(key("empty"), stream, [](cudaStream_t) {}));
-  Cache eager_cache;
   EXPECT_RUN(kEager, eager_cache.run(key("empty"), stream, [](cudaStream_t) {}));
   EXPECT_TRUE(says(explain(eager_cache, key("empty")), "fn enqueued nothing on the stream"));
 }

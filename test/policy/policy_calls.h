@@ -106,16 +106,53 @@ class PolicyCalls : public testing::Test {
   void capture(KeyId key, const GraphFacts& facts) {
     if (captured_.insert(key).second) policy().captured(key, facts);
   }
+  // Each checks the policy's structure afterwards.
   void forget(KeyId key) {
     captured_.erase(key);
     policy().forgotten(key);
+    look().check();
   }
   void erase(KeyId key) {
     captured_.erase(key);
     policy().erased(key);
+    look().check();
+  }
+  void lose(KeyId key) {
+    policy().lost(key);
+    look().check();
+  }
+  void move(KeyId key, std::uint64_t stream) {
+    policy().moved(key, stream);
+    look().check();
+  }
+  void undo(KeyId key, const Plan& made) {
+    policy().undone(key, made);
+    look().check();
+  }
+  void refuse_siblings(KeyId key) {
+    policy().refuse_siblings(key);
+    look().check();
+  }
+  void refuse_sets(KeyId key) {
+    policy().refuse_sets(key);
+    look().check();
+  }
+  void refuse_device_updates(KeyId key) {
+    policy().refuse_device_updates(key);
+    look().check();
+  }
+  void pin(KeyId key, bool pinned = true) {
+    policy().pinned(key, pinned);
+    look().check();
   }
 
   KeyId candidate(KeyId key) { return policy().candidate(key, view()); }
+  // At the key's first run.
+  KeyId candidate(KeyId key, const GraphFacts& facts) {
+    use(key);
+    capture(key, facts);
+    return candidate(key);
+  }
   KeyId victim() { return policy().victim(kNoKey, view()); }
   // The graphs that the run reads, in order.
   Keys to_read(KeyId key) {
@@ -124,6 +161,12 @@ class PolicyCalls : public testing::Test {
     if (read.other != kNoKey) keys.push_back(read.other);
     if (read.itself) keys.push_back(key);
     return keys;
+  }
+  // By its first run.
+  Keys to_read(KeyId key, const GraphFacts& facts) {
+    use(key);
+    capture(key, facts);
+    return to_read(key);
   }
 
   // Each set is new to its table.
@@ -143,13 +186,16 @@ class PolicyCalls : public testing::Test {
     look().check();
     return made;
   }
+  void expect_now(std::size_t executables, std::size_t bytes) {
+    EXPECT_EQ(policy().executables(), executables);
+    EXPECT_EQ(policy().bytes(), bytes);
+  }
   // Afterwards key 1 has a table, for which key 0 has lent its executable, and key 2 has no set in it.
   void make_table(std::size_t max_device_bytes = Limits().max_device_bytes) {
     set_limits({.share = Share::kAlways, .max_executables = 8, .max_device_bytes = max_device_bytes});
     EXPECT_PLAN("1: own", run(0, of_class(graph(1))));
     EXPECT_PLAN("2: table, evict 0", run(1, of_class(graph(1))));
-    EXPECT_EQ(policy().executables(), 1u);
-    EXPECT_EQ(policy().bytes(), 1100u);
+    expect_now(1, 1100);
   }
 
  private:

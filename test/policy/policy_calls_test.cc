@@ -19,10 +19,8 @@ TEST_F(PolicyCallsTest, ALostExecutableCountsNoMoreAndIsReplaced) {
   set_limits({.share = Share::kAlways});
   run(0, graph(1));
   EXPECT_PLAN("2: borrow 0", run(1, graph(1)));
-  policy().lost(1);
-  look().check();
-  EXPECT_EQ(policy().executables(), 0u);
-  EXPECT_EQ(policy().bytes(), 0u);
+  lose(1);
+  expect_now(0, 0);
   EXPECT_EQ(look().order(), Keys());
   EXPECT_PLAN("1: own", run(0, graph(1)));
   EXPECT_PLAN("2: borrow 0", run(1, graph(1)));
@@ -32,10 +30,8 @@ TEST_F(PolicyCallsTest, ALostTableLosesItsSets) {
   make_table();
   EXPECT_PLAN("2: borrow 1, add 10", run(2, of_class(graph(1))));
   EXPECT_EQ(policy().bytes(), 1110u);
-  policy().lost(2);
-  look().check();
-  EXPECT_EQ(policy().executables(), 0u);
-  EXPECT_EQ(policy().bytes(), 0u);
+  lose(2);
+  expect_now(0, 0);
   EXPECT_PLAN("1: own", run(0, of_class(graph(1))));
   EXPECT_PLAN("2: table, evict 0", run(1, of_class(graph(1))));
   EXPECT_EQ(policy().bytes(), 1100u);
@@ -44,15 +40,14 @@ TEST_F(PolicyCallsTest, ALostTableLosesItsSets) {
 TEST_F(PolicyCallsTest, ALostUpdaterNodeMakesPlaceForAnother) {
   for (KeyId key = 0; key < 4; ++key) EXPECT_PLAN("1: own with slots", run(key, with_slots(graph(key + 1))));
   EXPECT_PLAN("1: own", run(4, with_slots(graph(5))));
-  policy().lost(2);
+  lose(2);
   EXPECT_PLAN("1: own with slots", run(5, with_slots(graph(6))));
 }
 
 TEST_F(PolicyCallsTest, APinnedKeyThatLosesItsExecutableStaysPinned) {
   run(0, graph(1));
-  policy().pinned(0, true);
-  policy().lost(0);
-  look().check();
+  pin(0);
+  lose(0);
   EXPECT_EQ(policy().executables(), 0u);
   run(0, graph(1));
   EXPECT_EQ(look().order(), Keys());
@@ -61,12 +56,11 @@ TEST_F(PolicyCallsTest, APinnedKeyThatLosesItsExecutableStaysPinned) {
 
 TEST_F(PolicyCallsTest, AKeyWithoutAnExecutableLosesNothing) {
   use(0);
-  policy().lost(0);
+  lose(0);
   set_limits({.share = Share::kAlways});
   run(1, graph(1));
   run(0, graph(1));
-  policy().lost(1);
-  look().check();
+  lose(1);
   EXPECT_EQ(policy().executables(), 1u);
   EXPECT_TRUE(policy().is_live(0));
 }
@@ -76,11 +70,9 @@ TEST_F(PolicyCallsTest, AKeyWithoutAnExecutableLosesNothing) {
 TEST_F(PolicyCallsTest, AnErasedKeyLeavesNothingToTheNextOfItsId) {
   set_limits({.max_executables = 2});
   run(0, graph(1));
-  policy().pinned(0, true);
+  pin(0);
   erase(0);
-  look().check();
-  EXPECT_EQ(policy().executables(), 0u);
-  EXPECT_EQ(policy().bytes(), 0u);
+  expect_now(0, 0);
   EXPECT_EQ(policy().families(), 0u);
   EXPECT_PLAN("1: own", run(0, graph(2)));
   run(1, graph(3));
@@ -91,11 +83,9 @@ TEST_F(PolicyCallsTest, AnErasedKeyIsNoMemberOfItsClass) {
   make_table();
   EXPECT_EQ(look().members(1), 2u);
   erase(0);
-  look().check();
   EXPECT_EQ(look().members(1), 1u);
   EXPECT_EQ(policy().bytes(), 1100u);
   erase(1);
-  look().check();
   EXPECT_EQ(policy().families(), 0u);
   EXPECT_EQ(policy().bytes(), 0u);
 }
@@ -107,47 +97,14 @@ TEST_F(PolicyCallsTest, AKeyWithoutATemplateIsErased) {
   run(1, graph(1));
   run(0, graph(1));
   forget(1);
-  look().check();
   EXPECT_EQ(look().members(0), 1u);
-  policy().moved(1, 2);
+  move(1, 2);
   EXPECT_EQ(policy().family(1), 0u);
   erase(1);
-  look().check();
   EXPECT_EQ(policy().executables(), 1u);
 }
 
-TEST_F(PolicyCallsTest, TheLastKeyTakesItsFamilyAlong) {
-  run(0, graph(1));
-  policy().lost(0);
-  forget(0);
-  look().check();
-  EXPECT_EQ(policy().families(), 0u);
-}
-
 // ---- Bytes ----------------------------------------------------------------------------------------------------------
-
-TEST_F(PolicyCallsTest, BytesBoundTheExecutables) {
-  set_limits({.max_device_bytes = 2500});
-  run(0, graph(1));
-  run(1, graph(2));
-  EXPECT_PLAN("3: own, evict 0", run(2, graph(3)));
-  EXPECT_EQ(policy().bytes(), 2000u);
-  EXPECT_PLAN("1: own", run(3, with_bytes(500, graph(4))));
-  EXPECT_EQ(policy().bytes(), 2500u);
-  EXPECT_PLAN("3: own, evict 1 2", run(4, with_bytes(1501, graph(5)))) << "a large one evicts several";
-  EXPECT_EQ(policy().bytes(), 2001u);
-  EXPECT_EQ(policy().bytes(4), 1501u);
-  EXPECT_EQ(policy().bytes(1), 0u);
-}
-
-TEST_F(PolicyCallsTest, AnExecutableBeyondTheBytesGivesADirectRun) {
-  set_limits({.max_device_bytes = 2500});
-  run(0, graph(1));
-  EXPECT_PLAN("direct", run(1, with_bytes(2501, graph(2))));
-  EXPECT_EQ(policy().bytes(), 1000u);
-  EXPECT_PLAN("3: own, evict 0", run(2, with_bytes(2500, graph(3))));
-  EXPECT_EQ(policy().bytes(), 2500u);
-}
 
 TEST_F(PolicyCallsTest, ATableGrowsWithinTheBytes) {
   make_table(2115);
@@ -157,8 +114,7 @@ TEST_F(PolicyCallsTest, ATableGrowsWithinTheBytes) {
   EXPECT_EQ(policy().bytes(2), 1110u);
   EXPECT_EQ(policy().bytes(9), 1000u);
   EXPECT_PLAN("2: borrow 2, add 10, evict 9", run(3, of_class(graph(1))));
-  EXPECT_EQ(policy().bytes(), 1120u);
-  EXPECT_EQ(policy().executables(), 1u);
+  expect_now(1, 1120);
 }
 
 TEST_F(PolicyCallsTest, ATableTakesTheBytesOfTheOneThatItReplaces) {
@@ -188,8 +144,7 @@ TEST_F(PolicyCallsTest, AnAddedSetCounts) {
   EXPECT_PLAN("2: borrow 1, add 10", run(2, of_class(graph(1))));
   EXPECT_EQ(look().set_bytes(2), 40u);
   EXPECT_EQ(policy().bytes(2), 1140u);
-  policy().lost(2);
-  look().check();
+  lose(2);
   EXPECT_EQ(policy().bytes(), 0u);
 }
 
@@ -202,8 +157,7 @@ TEST_F(PolicyCallsTest, AnExecutableIsReturnedToItsLender) {
   const Plan borrow = run(2, graph(1));
   EXPECT_PLAN("2: borrow 0", borrow);
   EXPECT_EQ(look().order(), (Keys{1, 2}));
-  policy().undone(2, borrow);
-  look().check();
+  undo(2, borrow);
   EXPECT_EQ(look().order(), (Keys{0, 1})) << "in its old place";
   EXPECT_FALSE(policy().is_live(2));
   EXPECT_PLAN("2: borrow 0", run(2, graph(1)));
@@ -214,8 +168,7 @@ TEST_F(PolicyCallsTest, AnExecutableIsReturnedToAKeyOfAnotherStream) {
   run(0, of_class(graph(1)));
   const Plan borrow = run(1, on(2, of_class(graph(1), 2)));
   EXPECT_PLAN("3: borrow 0", borrow);
-  policy().undone(1, borrow);
-  look().check();
+  undo(1, borrow);
   EXPECT_TRUE(policy().is_live(0));
   EXPECT_FALSE(policy().is_live(1));
 }
@@ -224,12 +177,14 @@ TEST_F(PolicyCallsTest, ALenderThatWasPinnedMeanwhileGetsItsExecutableBack) {
   set_limits({.share = Share::kAlways});
   run(0, graph(1));
   const Plan borrow = run(1, graph(1));
-  policy().pinned(0, true);
-  policy().undone(1, borrow);
-  look().check();
-  EXPECT_TRUE(policy().is_live(0));
+  pin(0);
+  undo(1, borrow);
+  EXPECT_TRUE(policy().is_live(0) && policy().is_pinned(0));
   EXPECT_EQ(look().order(), Keys());
   EXPECT_EQ(candidate(1), kNoKey);
+  pin(0, false);
+  EXPECT_EQ(candidate(1), 0u);
+  EXPECT_PLAN("2: borrow 0", run(1, graph(1))) << "it is lent again";
 }
 
 TEST_F(PolicyCallsTest, ALenderThatIsPinnedBeforeThePlanLendsNothing) {
@@ -241,10 +196,10 @@ TEST_F(PolicyCallsTest, ALenderThatIsPinnedBeforeThePlanLendsNothing) {
     capture(2, graph(1));
     const Offer offer{.lender = candidate(2)};
     EXPECT_EQ(offer.lender, 0u);
-    policy().pinned(0, true);
+    pin(0);
     EXPECT_PLAN("3: own, evict 1", policy().plan(2, offer, view()));
-    policy().pinned(0, false);
-    policy().lost(0);
+    pin(0, false);
+    lose(0);
     EXPECT_PLAN("1: own", policy().plan(2, offer, view())) << "it has nothing to lend";
   }
 }
@@ -253,9 +208,8 @@ TEST_F(PolicyCallsTest, AKeyWhoseUpdateIsRefusedAfterAllHasNoSiblings) {
   set_limits({.share = Share::kAlways});
   run(0, graph(1));
   const Plan borrow = run(1, graph(1));
-  policy().undone(1, borrow);
-  policy().refuse_siblings(1);
-  look().check();
+  undo(1, borrow);
+  refuse_siblings(1);
   EXPECT_EQ(look().members(0), 1u);
   EXPECT_PLAN("1: own", run(1, graph(1)));
   EXPECT_EQ(policy().executables(), 2u);
@@ -265,46 +219,30 @@ TEST_F(PolicyCallsTest, AKeyWhoseUpdateIsRefusedAfterAllHasNoSiblings) {
 
 TEST_F(PolicyCallsTest, AnUnpinnedKeyIsEvictedByItsLastUse) {
   for (KeyId key = 0; key < 4; ++key) run(key, graph(key + 1));
-  policy().pinned(1, true);
-  policy().pinned(2, true);
-  policy().pinned(3, true);
+  pin(1);
+  pin(2);
+  pin(3);
   use(0);
   use(3);
   EXPECT_EQ(look().order(), Keys{0});
-  policy().pinned(2, false);
+  pin(2, false);
   EXPECT_EQ(look().order(), (Keys{2, 0}));
-  policy().pinned(3, false);
+  pin(3, false);
   EXPECT_EQ(look().order(), (Keys{2, 0, 3}));
-  policy().pinned(1, false);
+  pin(1, false);
   EXPECT_EQ(look().order(), (Keys{1, 2, 0, 3}));
-  policy().pinned(1, false);
-  look().check();
+  pin(1, false);
   use(2);
   EXPECT_EQ(look().order(), (Keys{1, 0, 3, 2}));
 }
 
-TEST_F(PolicyCallsTest, AnUnpinnedExecutableIsLentAgain) {
-  set_limits({.share = Share::kAlways});
-  run(0, graph(1));
-  policy().pinned(0, true);
-  EXPECT_TRUE(policy().is_pinned(0));
-  use(1);
-  capture(1, graph(1));
-  EXPECT_EQ(candidate(1), kNoKey);
-  policy().pinned(0, false);
-  look().check();
-  EXPECT_EQ(candidate(1), 0u);
-  EXPECT_PLAN("2: borrow 0", run(1, graph(1)));
-}
-
 TEST_F(PolicyCallsTest, APinnedTableCountsAndIsLentAgain) {
   make_table();
-  policy().pinned(1, true);
-  look().check();
+  pin(1);
   EXPECT_EQ(policy().bytes(), 1100u);
   EXPECT_PLAN("1: own", run(2, of_class(graph(1))));
   EXPECT_PLAN("2: borrow 2", run(3, of_class(graph(1)))) << "the class still has a table";
-  policy().pinned(1, false);
+  pin(1, false);
   EXPECT_PLAN("2: borrow 1, add 10", run(2, of_class(graph(1))));
 }
 
@@ -313,7 +251,7 @@ TEST_F(PolicyCallsTest, APinnedTableCountsAndIsLentAgain) {
 TEST_F(PolicyCallsTest, AKeyWhoseUpdaterNodeIsRefusedGetsNoneUntilItIsErased) {
   EXPECT_PLAN("1: own with slots", plan(1, with_slots(graph(2))));
   EXPECT_PLAN("1: own with slots", plan(0, with_slots(graph(1))));
-  policy().refuse_device_updates(0);
+  refuse_device_updates(0);
   EXPECT_PLAN("1: own", plan(0));
   forget(0);
   EXPECT_PLAN("1: own", plan(0, with_slots(graph(1)))) << "captured again";
@@ -322,18 +260,10 @@ TEST_F(PolicyCallsTest, AKeyWhoseUpdaterNodeIsRefusedGetsNoneUntilItIsErased) {
   EXPECT_PLAN("1: own with slots", plan(0, with_slots(graph(1))));
 }
 
-TEST_F(PolicyCallsTest, AnUnreadKeyIsRefusedDeviceUpdates) {
-  EXPECT_PLAN("1: own with slots", run(0, with_slots(unread())));
-  policy().refuse_device_updates(0);
-  look().check();
-  EXPECT_TRUE(policy().is_live(0));
-  EXPECT_FALSE(policy().is_device_updated(0));
-}
-
 TEST_F(PolicyCallsTest, AClassIsRefusedATableAsLongAsItHasMembers) {
   set_limits({.share = Share::kAlways});
   run(0, of_class(graph(1)));
-  policy().refuse_device_updates(0);
+  refuse_device_updates(0);
   EXPECT_PLAN("2: borrow 0", run(1, of_class(graph(1))));
   erase(1);
   EXPECT_PLAN("1: own", run(2, of_class(graph(1))));
@@ -354,13 +284,12 @@ TEST_F(PolicyCallsTest, AMovedKeyJoinsTheFamilyOfItsStream) {
   run(2, graph(1));
   EXPECT_PLAN("2: borrow 2", run(0, graph(1)));
   use(2);
-  policy().moved(2, 2);
-  look().check();
+  move(2, 2);
   EXPECT_EQ(look().members(0), 1u);
   EXPECT_EQ(look().members(1), 2u);
   EXPECT_TRUE(look().is_live(0)) << "the executable stays behind";
   EXPECT_PLAN("2: borrow 1", run(2, graph(1)));
-  policy().moved(1, 2);
+  move(1, 2);
   EXPECT_EQ(policy().family(1), 2u) << "it is there already";
 }
 
@@ -369,8 +298,7 @@ TEST_F(PolicyCallsTest, AMovedKeyLeavesTheTableBehind) {
   run(2, of_class(graph(1)));
   run(3, on(2, of_class(graph(1))));
   use(0);
-  policy().moved(0, 2);
-  look().check();
+  move(0, 2);
   EXPECT_EQ(look().members(2), 2u);
   EXPECT_EQ(look().members(3), 2u);
   EXPECT_TRUE(look().has_table(2));
@@ -380,22 +308,23 @@ TEST_F(PolicyCallsTest, AMovedKeyLeavesTheTableBehind) {
   EXPECT_EQ(policy().bytes(), 1110u + 1100u);
 }
 
-TEST_F(PolicyCallsTest, AMovedKeyTakesItsFamilyAlongIfItIsTheLast) {
+TEST_F(PolicyCallsTest, TheLastKeyTakesItsFamilyAlongIfItMovesOrIsForgotten) {
   run(0, graph(1));
-  policy().lost(0);
-  policy().moved(0, 2);
-  look().check();
+  lose(0);
+  move(0, 2);
   EXPECT_EQ(policy().families(), 1u);
   EXPECT_EQ(policy().family(0), 2u) << "another family";
   EXPECT_EQ(look().members(0), 1u);
   EXPECT_PLAN("1: own", run(0, graph(1)));
+  lose(0);
+  forget(0);
+  EXPECT_EQ(policy().families(), 0u);
 }
 
 TEST_F(PolicyCallsTest, AnUnreadKeyIsReadOnTheStreamThatItHasMovedTo) {
   use(0);
   capture(0, unread());
-  policy().moved(0, 2);
-  look().check();
+  move(0, 2);
   EXPECT_EQ(policy().family(0), 0u);
   policy().described(0, on(9, graph(1)));
   EXPECT_EQ(look().facts(0).stream, 2u);
@@ -429,15 +358,15 @@ TEST_F(PolicyCallsTest, TheVictimIsTheLeastRecentlyUsedPlainOne) {
   make_busy({1, 2});
   EXPECT_EQ(victim(), kNoKey) << "plain ones are in use";
   make_busy({});
-  policy().pinned(1, true);
+  pin(1);
   EXPECT_EQ(victim(), 2u);
-  policy().pinned(2, true);
+  pin(2);
   EXPECT_EQ(victim(), 0u);
   make_busy({0});
   EXPECT_EQ(victim(), kNoKey);
   make_busy({});
-  policy().pinned(1, false);
-  policy().pinned(2, false);
+  pin(1, false);
+  pin(2, false);
   hit(1);
   EXPECT_EQ(victim(), 2u);
 }

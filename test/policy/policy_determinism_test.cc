@@ -65,7 +65,7 @@ class Neighbour {
   void live() {
     for (std::size_t i = 0; !stop_; i = (i + 1) % sequence_.operations.size()) {
       const Operation& operation = sequence_.operations[i];
-      EXPECT_TRUE(bench_.run(sequence_.specs[operation.which], operation.values).ok());
+      EXPECT_SUCCESS(bench_.run(sequence_.specs[operation.which], operation.values));
       const std::vector<char> memory(1 + i * 100);
       std::this_thread::yield();
     }

@@ -31,21 +31,12 @@ TEST_F(PolicyPlansTest, WhileThereIsRoomEachKeyHasAnExecutableOfItsOwn) {
   for (const Share share : {Share::kNever, Share::kWhenFull}) {
     set_limits({.share = share, .max_executables = 8});
     for (KeyId key = 0; key < 8; ++key) {
-      use(key);
-      capture(key, of_class(graph(1)));
-      EXPECT_EQ(candidate(key), kNoKey);
+      EXPECT_EQ(candidate(key, of_class(graph(1))), kNoKey);
+      EXPECT_PLAN("1: own", policy().plan(key, {.lender = 0, .update = 0}, view())) << "an offer is not taken";
       EXPECT_PLAN("1: own", run(key, of_class(graph(1))));
     }
-    EXPECT_EQ(policy().executables(), 8u);
-    EXPECT_EQ(policy().bytes(), 8000u);
+    expect_now(8, 8000);
   }
-}
-
-TEST_F(PolicyPlansTest, WhileThereIsRoomAnOfferIsNotTaken) {
-  run(0, of_class(graph(1)));
-  use(1);
-  capture(1, of_class(graph(1)));
-  EXPECT_PLAN("1: own", policy().plan(1, {.lender = 0, .update = 0}, view()));
 }
 
 TEST_F(PolicyPlansTest, ThereIsNoRoomWhereTheBytesAreFull) {
@@ -76,9 +67,9 @@ TEST_F(PolicyPlansTest, AKeyHasRoomIfAnotherCanLeave) {
   make_busy({0});
   EXPECT_FALSE(policy().has_room(1, view()));
   make_busy({});
-  policy().pinned(0, true);
+  pin(0);
   EXPECT_FALSE(policy().has_room(1, view()));
-  policy().lost(0);
+  lose(0);
   EXPECT_TRUE(policy().has_room(1, view()));
 }
 
@@ -130,7 +121,7 @@ TEST_F(PolicyPlansTest, TheSiblingThatHasNotRunForLongestLends) {
   make_busy({2});
   EXPECT_PLAN("2: borrow 0", run(1, graph(1)));
   make_busy({});
-  policy().pinned(2, true);
+  pin(2);
   EXPECT_PLAN("2: borrow 3", run(0, graph(1)));
 }
 
@@ -138,18 +129,9 @@ TEST_F(PolicyPlansTest, OnlySiblingsOfOneStreamLend) {
   set_limits({.max_executables = 2});
   run(0, on(2, graph(1)));
   run(1, graph(2));
-  use(2);
-  capture(2, graph(1));
-  EXPECT_EQ(candidate(2), kNoKey);
-  policy().moved(2, 2);
+  EXPECT_EQ(candidate(2, graph(1)), kNoKey);
+  move(2, 2);
   EXPECT_EQ(candidate(2), 0u);
-}
-
-TEST_F(PolicyPlansTest, AKeyOfAnotherClassLendsAnUpdate) {
-  set_limits({.max_executables = 2});
-  run(0, of_class(graph(1), 1));
-  run(1, of_class(graph(1), 2));
-  EXPECT_PLAN("2: borrow 0", run(2, of_class(graph(1), 3)));
 }
 
 TEST_F(PolicyPlansTest, TheTableOfTheClassLendsWhateverItsUpdateWouldCost) {
@@ -171,9 +153,9 @@ TEST_F(PolicyPlansTest, TheTableOfTheClassLendsWhateverItsUpdateWouldCost) {
   make_busy({3});
   EXPECT_PLAN("2: borrow 1", plan(0, of_class(graph(1))));
   make_busy({});
-  policy().pinned(3, true);
+  pin(3);
   EXPECT_PLAN("2: borrow 1", plan(0, of_class(graph(1))));
-  policy().pinned(3, false);
+  pin(3, false);
   EXPECT_PLAN("2: borrow 1", plan(4, of_class(graph(1), 2))) << "of another class";
   EXPECT_PLAN("3: own, evict 1", plan(5, on(2, of_class(graph(2))))) << "of another family";
 }
@@ -182,38 +164,33 @@ TEST_F(PolicyPlansTest, APinnedKeyBorrowsNothing) {
   fill({.max_executables = 5});
   use(3);
   capture(3, graph(1));
-  policy().pinned(3, true);
+  pin(3);
   EXPECT_EQ(candidate(3), kNoKey);
   EXPECT_PLAN("3: borrow 0", plan(3)) << "but takes what would be evicted";
 }
 
-TEST_F(PolicyPlansTest, AnExecutableWithSlotsIsLentToNobody) {
-  set_limits({.max_executables = 8});
-  for (KeyId key = 0; key < 4; ++key) EXPECT_PLAN("1: own with slots", run(key, with_slots(of_class(graph(1)))));
-  for (KeyId key = 4; key < 8; ++key) run(key, graph(key));
-  EXPECT_PLAN("3: own, evict 4", plan(8, of_class(graph(1))));
-  EXPECT_EQ(candidate(8), kNoKey);
+TEST_F(PolicyPlansTest, AnExecutableWithSlotsIsLentToNobodyAndDoesNotCountForATable) {
+  price(kDear);
+  for (const bool has_plain : {false, true}) {
+    SCOPED_TRACE(has_plain);
+    set_limits({.max_executables = 8});
+    for (KeyId key = 0; key < 4; ++key) EXPECT_PLAN("1: own with slots", run(key, with_slots(of_class(graph(1)))));
+    run(4, has_plain ? of_class(graph(1)) : graph(4));
+    for (KeyId key = 5; key < 8; ++key) run(key, graph(key));
+    EXPECT_EQ(look().members(0), has_plain ? 5u : 4u);
+    EXPECT_PLAN(has_plain ? "3: borrow 4" : "3: own, evict 4", plan(8, of_class(graph(1))));
+    EXPECT_EQ(candidate(8), has_plain ? 4u : kNoKey);
+  }
 }
 
 // ---- 2, Share::kAlways ----------------------------------------------------------------------------------------------
-
-TEST_F(PolicyPlansTest, AlwaysSharingTheSecondMemberOfAClassMakesATable) {
-  make_table();
-  EXPECT_PLAN("2: borrow 1, add 10", run(2, of_class(graph(1))));
-  EXPECT_PLAN("2: borrow 2, add 10", run(3, of_class(graph(1))));
-  EXPECT_EQ(policy().executables(), 1u);
-  EXPECT_EQ(policy().bytes(), 1120u);
-  EXPECT_PLAN("1: own", run(4, on(2, of_class(graph(1)))));
-  EXPECT_PLAN("1: own", run(5, graph(2)));
-}
 
 TEST_F(PolicyPlansTest, AlwaysSharingAKeyBorrowsThoughThereIsRoomWhateverTheUpdateCosts) {
   price(100 * kDear);
   set_limits({.share = Share::kAlways, .max_executables = 8});
   EXPECT_PLAN("1: own", run(0, graph(1)));
   for (KeyId key = 1; key < 20; ++key) EXPECT_PLAN("2: borrow " + std::to_string(key - 1), run(key, graph(1)));
-  EXPECT_EQ(policy().executables(), 1u);
-  EXPECT_EQ(policy().bytes(), 1000u);
+  expect_now(1, 1000);
 }
 
 TEST_F(PolicyPlansTest, AlwaysSharingTheSecondMemberOfAClassMakesItsTable) {
@@ -223,7 +200,11 @@ TEST_F(PolicyPlansTest, AlwaysSharingTheSecondMemberOfAClassMakesItsTable) {
   EXPECT_PLAN("2: borrow 1", run(2, of_class(graph(1), 3)));
   EXPECT_PLAN("2: table, evict 2", run(3, of_class(graph(1), 2))) << "the second member";
   EXPECT_PLAN("2: borrow 3, add 10", run(4, of_class(graph(1), 2)));
+  EXPECT_PLAN("2: borrow 4, add 10", run(9, of_class(graph(1), 2)));
+  expect_now(1, 1120);
   EXPECT_PLAN("1: own", run(5, of_class(graph(1), 3))) << "another class's table cannot lend";
+  EXPECT_PLAN("1: own", run(6, on(2, of_class(graph(1), 2)))) << "on another stream";
+  EXPECT_PLAN("1: own", run(7, graph(2))) << "of another family";
 }
 
 TEST_F(PolicyPlansTest, AlwaysSharingAKeyHasItsOwnWhereNobodyCanLend) {
@@ -231,9 +212,9 @@ TEST_F(PolicyPlansTest, AlwaysSharingAKeyHasItsOwnWhereNobodyCanLend) {
   run(0, of_class(graph(1)));
   make_busy({0});
   EXPECT_PLAN("1: own", run(1, of_class(graph(1))));
-  policy().pinned(1, true);
+  pin(1);
   EXPECT_PLAN("1: own", run(2, of_class(graph(1))));
-  policy().pinned(2, true);
+  pin(2);
   EXPECT_PLAN("direct", plan(3, of_class(graph(1))));
   make_busy({});
   EXPECT_PLAN("2: table, evict 0", plan(3, of_class(graph(1))));
@@ -320,7 +301,7 @@ TEST_F(PolicyPlansTest, ThoseWithUpdaterNodesGiveWayWhereThereIsNoPlainOne) {
   EXPECT_PLAN("direct", plan(8)) << "plain ones are in use";
   EXPECT_FALSE(policy().has_room(8, view()));
   make_busy({});
-  for (KeyId key = 4; key < 8; ++key) policy().pinned(key, true);
+  for (KeyId key = 4; key < 8; ++key) pin(key);
   EXPECT_PLAN("3: own, evict 0", plan(8));
   make_busy({0});
   EXPECT_PLAN("3: own, evict 1", plan(8));
@@ -332,7 +313,7 @@ TEST_F(PolicyPlansTest, ATableGivesWayWhereThereIsNoPlainOne) {
   EXPECT_PLAN("3: table, evict 0", run(3, of_class(graph(1))));
   for (const KeyId key : {1u, 2u, 10u, 11u}) hit(key);
   EXPECT_PLAN("3: own, evict 1", run(20, graph(20)));
-  for (const KeyId key : {2u, 10u, 11u, 20u}) policy().pinned(key, true);
+  for (const KeyId key : {2u, 10u, 11u, 20u}) pin(key);
   EXPECT_PLAN("3: own, evict 3", plan(21, graph(21)));
   EXPECT_PLAN("3: own, evict 3", plan(22, of_class(graph(1), 2))) << "a table is not brought over";
 }
@@ -343,8 +324,8 @@ TEST_F(PolicyPlansTest, WhereAllArePinnedOrInUseARunIsDirect) {
     run(0, graph(1));
     run(1, graph(2));
     run(2, graph(3));
-    policy().pinned(0, true);
-    policy().pinned(1, true);
+    pin(0);
+    pin(1);
     make_busy({2});
     EXPECT_PLAN("direct", run(3, graph(1)));
     EXPECT_PLAN("direct", run(4, graph(4)));
@@ -353,7 +334,7 @@ TEST_F(PolicyPlansTest, WhereAllArePinnedOrInUseARunIsDirect) {
     EXPECT_EQ(look().order(), Keys{2});
     make_busy({});
     EXPECT_PLAN("3: own, evict 2", run(3, graph(1)));
-    policy().pinned(1, false);
+    pin(1, false);
     EXPECT_PLAN("3: own, evict 1", run(4, graph(4)));
   }
 }
@@ -363,6 +344,8 @@ TEST_F(PolicyPlansTest, ALargeExecutableEvictsSeveral) {
   for (KeyId key = 0; key < 4; ++key) run(key, graph(key + 1));
   EXPECT_PLAN("3: own, evict 0 1", run(4, with_bytes(1001, graph(5))));
   EXPECT_EQ(policy().bytes(), 3001u);
+  EXPECT_EQ(policy().bytes(4), 1001u);
+  EXPECT_EQ(policy().bytes(1), 0u);
   make_busy({2});
   EXPECT_PLAN("3: own, evict 3 4", run(5, with_bytes(3000, graph(6))));
   EXPECT_PLAN("direct", plan(6, with_bytes(3001, graph(7)))) << "what is left is too large, so nobody is evicted";
@@ -388,7 +371,7 @@ TEST_F(PolicyPlansTest, AnExecutableWithSlotsIsNotBroughtOver) {
   for (KeyId key = 0; key < 4; ++key) run(key, with_slots(graph(1)));
   for (KeyId key = 4; key < 8; ++key) {
     run(key, graph(2));
-    policy().pinned(key, true);
+    pin(key);
   }
   EXPECT_PLAN("3: own, evict 0", plan(8, with_slots(graph(1))));
 }
@@ -397,17 +380,24 @@ TEST_F(PolicyPlansTest, ATableTakesThePlaceOfTwoOfItsClass) {
   price(kDear);
   fill({.max_executables = 5});
   EXPECT_PLAN("3: table, evict 0", run(3, of_class(graph(1))));
-  EXPECT_EQ(policy().executables(), 5u);
-  EXPECT_EQ(policy().bytes(), 5100u);
+  expect_now(5, 5100);
   EXPECT_TRUE(look().has_table(3));
   EXPECT_PLAN("2: borrow 3, add 10", run(4, of_class(graph(1))));
+  make_busy({4});
+  EXPECT_PLAN("3: borrow 1", plan(5, of_class(graph(1)))) << "its class has one table, which is in use";
 
   fill({.max_executables = 5});
   make_busy({0, 2});
   EXPECT_PLAN("3: table, evict 1", plan(3, of_class(graph(1)))) << "others of its class count though they are in use";
   make_busy({});
-  policy().pinned(0, true);
+  pin(0);
   EXPECT_PLAN("3: table, evict 1", plan(3));
+  pin(3);
+  EXPECT_PLAN("3: borrow 1", policy().plan(3, {.lender = 1, .update = kDear}, view())) << "a pinned key makes no table";
+
+  price(kCheap);
+  fill({.max_executables = 5});
+  EXPECT_PLAN("2: borrow 0", run(3, of_class(graph(1)))) << "a table is dearer than a cheap update";
 }
 
 TEST_F(PolicyPlansTest, ATableNeedsTheLeastRecentlyUsedOne) {
@@ -436,33 +426,17 @@ TEST_F(PolicyPlansTest, ATableNeedsTheLeastRecentlyUsedOne) {
 TEST_F(PolicyPlansTest, ATableNeedsASecondExecutableOfItsClass) {
   price(kDear);
   fill({.max_executables = 5});
-  policy().lost(1);
-  policy().lost(2);
+  lose(1);
+  lose(2);
   run(12, of_class(graph(1), 2));
   run(13, on(2, of_class(graph(1))));
   EXPECT_PLAN("3: borrow 0", plan(3, of_class(graph(1))));
 
   fill({.max_executables = 5});
-  policy().pinned(1, true);
+  pin(1);
   EXPECT_PLAN("3: table, evict 0", plan(3, of_class(graph(1))));
-  policy().pinned(2, true);
+  pin(2);
   EXPECT_PLAN("3: borrow 0", plan(3)) << "pinned ones do not count";
-}
-
-TEST_F(PolicyPlansTest, AnExecutableWithSlotsDoesNotCountForATable) {
-  price(kDear);
-  set_limits({.max_executables = 8});
-  for (KeyId key = 0; key < 4; ++key) EXPECT_PLAN("1: own with slots", run(key, with_slots(of_class(graph(1)))));
-  run(4, of_class(graph(1)));
-  for (KeyId key = 5; key < 8; ++key) run(key, graph(key));
-  EXPECT_EQ(look().members(4), 5u);
-  EXPECT_PLAN("3: borrow 4", plan(8, of_class(graph(1))));
-}
-
-TEST_F(PolicyPlansTest, ATableIsDearerThanACheapUpdate) {
-  price(kCheap);
-  fill({.max_executables = 5});
-  EXPECT_PLAN("2: borrow 0", run(3, of_class(graph(1))));
 }
 
 TEST_F(PolicyPlansTest, ATableIsMadeWithinTheBytes) {
@@ -496,23 +470,6 @@ TEST_F(PolicyPlansTest, ATableWhoseSetsWouldTakeTooMuchIsNotMade) {
   }
 }
 
-TEST_F(PolicyPlansTest, APinnedKeyMakesNoTable) {
-  price(kDear);
-  fill({.max_executables = 5});
-  use(3);
-  capture(3, of_class(graph(1)));
-  policy().pinned(3, true);
-  EXPECT_PLAN("3: borrow 0", policy().plan(3, {.lender = 0, .update = kDear}, view()));
-}
-
-TEST_F(PolicyPlansTest, AClassHasOneTable) {
-  price(kDear);
-  fill({.max_executables = 5});
-  run(3, of_class(graph(1)));
-  make_busy({3});
-  EXPECT_PLAN("3: borrow 1", plan(4, of_class(graph(1)))) << "the table is in use";
-}
-
 // ---- Phases ---------------------------------------------------------------------------------------------------------
 
 TEST_F(PolicyPlansTest, KeysOfARetiredPhaseGiveWay) {
@@ -530,41 +487,19 @@ TEST_F(PolicyPlansTest, KeysOfARetiredPhaseGiveWay) {
   }
 }
 
-TEST_F(PolicyPlansTest, KeysThatUpdatesServeCheaplyTakeOneOfARetiredPhase) {
-  set_limits({});
-  price(kCheap);
-  for (KeyId key = 0; key < 64; ++key) run(key, graph(1));
-  EXPECT_PLAN("3: own, evict 0", run(64, graph(2)));
-  for (KeyId key = 65; key < 76; ++key) EXPECT_PLAN("2: borrow " + std::to_string(key - 1), run(key, graph(2)));
-}
-
-TEST_F(PolicyPlansTest, KeysThatTakeTurnsInATooSmallCacheGetATable) {
-  set_limits({.max_executables = 4});
-  price(kDear);
-  for (KeyId key = 0; key < 4; ++key) EXPECT_PLAN("1: own", run(key, of_class(graph(1))));
-  EXPECT_PLAN("3: table, evict 0", run(4, of_class(graph(1))));
-  EXPECT_PLAN("2: borrow 4, add 10", run(5, of_class(graph(1))));
-  EXPECT_PLAN("2: borrow 5, add 10", run(0, of_class(graph(1))));
-  EXPECT_EQ(look().order(), (Keys{1, 2, 3, 0})) << "the others keep theirs";
-  EXPECT_EQ(policy().bytes(), 4120u);
-}
-
 // ---- Share::kNever --------------------------------------------------------------------------------------------------
 
 TEST_F(PolicyPlansTest, NeverSharingAKeyBorrowsNothingButTakesAVictimOver) {
   for (const Cost update : {kCheap, kDear}) {
     price(update);
     fill({.share = Share::kNever, .max_executables = 5});
-    use(3);
-    capture(3, of_class(graph(1)));
-    EXPECT_EQ(candidate(3), kNoKey);
+    EXPECT_EQ(candidate(3, of_class(graph(1))), kNoKey);
     EXPECT_PLAN("3: borrow 0", run(3, of_class(graph(1)))) << "of its signature";
     EXPECT_PLAN("3: borrow 1", run(4, on(2, of_class(graph(1))))) << "of its signature, on another stream";
     hit(2);
     EXPECT_PLAN("3: own, evict 10", run(0, of_class(graph(1)))) << "of another signature";
     EXPECT_PLAN("3: own, evict 11", run(12, graph(12)));
-    EXPECT_EQ(policy().executables(), 5u);
-    EXPECT_EQ(policy().bytes(), 5000u);
+    expect_now(5, 5000);
   }
 }
 
@@ -583,13 +518,6 @@ TEST_F(PolicyPlansTest, HalfOfTheBudgetHasUpdaterNodes) {
   }
   set_limits({.max_executables = 7});
   EXPECT_PLAN("1: own", run(0, with_slots(graph(1)))) << "the budget is small";
-}
-
-TEST_F(PolicyPlansTest, NoUpdaterNodeIsGivenWhereOneHasToLeave) {
-  for (KeyId key = 0; key < 8; ++key) run(key, graph(key + 1));
-  EXPECT_PLAN("3: own, evict 0", plan(8, with_slots(graph(9))));
-  policy().lost(3);
-  EXPECT_PLAN("1: own with slots", plan(8, with_slots(graph(9))));
 }
 
 TEST_F(PolicyPlansTest, AnUpdaterNodeMustBeCheaperThanPatches) {
@@ -616,7 +544,7 @@ TEST_F(PolicyPlansTest, AWayOfPatchingIsForced) {
     EXPECT_PLAN("3: own with slots, evict 0", run(1, with_slots(graph(1), 1)));
     EXPECT_PLAN("3: own, evict 1", run(2, graph(1))) << "it has no slots";
     use(3);
-    policy().refuse_device_updates(3);
+    refuse_device_updates(3);
     EXPECT_PLAN("3: own, evict 2", run(3, with_slots(graph(2), 1))) << "it was refused";
   }
 }
@@ -635,7 +563,7 @@ TEST_F(PolicyPlansTest, TablesAreForced) {
   EXPECT_PLAN("1: table", run(0, of_class(graph(1))));
   EXPECT_PLAN("1: own", run(1, of_class(graph(1)))) << "the class has a table";
   EXPECT_PLAN("2: borrow 0, add 10", run(2, of_class(graph(1))));
-  policy().lost(1);
+  lose(1);
   EXPECT_PLAN("1: own", run(3, on(2, of_class(graph(1))))) << "a table does not fit";
   EXPECT_PLAN("3: own, evict 3", run(4, on(2, of_class(graph(2))))) << "a table does not fit in its place";
 }
@@ -654,8 +582,7 @@ TEST_F(PolicyPlansTest, KeysOfDifferentStreamsAreMadeSiblings) {
   run(0, graph(1));
   use(1);
   capture(1, graph(1));
-  policy().moved(1, 2);
-  look().check();
+  move(1, 2);
   EXPECT_EQ(policy().family(1), policy().family(0));
   EXPECT_PLAN("2: borrow 0", run(1, graph(1)));
 }
@@ -666,17 +593,13 @@ TEST_F(PolicyPlansTest, WhileThereIsRoomNothingIsRead) {
   for (const Share share : {Share::kNever, Share::kWhenFull}) {
     set_limits({.share = share, .max_executables = 8});
     for (KeyId key = 0; key < 8; ++key) {
-      use(key);
-      capture(key, unread());
-      EXPECT_EQ(to_read(key), Keys());
+      EXPECT_EQ(to_read(key, unread()), Keys());
       EXPECT_PLAN("1: own", run(key, unread()));
     }
     EXPECT_EQ(policy().families(), 0u);
     set_limits({.share = share, .max_device_bytes = 1999});
     run(0, unread());
-    use(1);
-    capture(1, unread());
-    EXPECT_EQ(to_read(1), (Keys{0, 1})) << "the bytes are full";
+    EXPECT_EQ(to_read(1, unread()), (Keys{0, 1})) << "the bytes are full";
   }
 }
 
@@ -707,20 +630,16 @@ TEST_F(PolicyPlansTest, OnlyExecutablesThatCouldBeLentAreRead) {
   run(1, shaped(7, unread()));
   run(2, shaped(7, unread()));
   run(3, shaped(8, unread()));
-  use(4);
-  capture(4, shaped(7, unread()));
-  EXPECT_EQ(to_read(4), (Keys{1, 4})) << "0 has slots";
-  policy().pinned(1, true);
+  EXPECT_EQ(to_read(4, shaped(7, unread())), (Keys{1, 4})) << "0 has slots";
+  pin(1);
   EXPECT_EQ(to_read(4), (Keys{2, 4})) << "1 is pinned";
-  policy().pinned(2, true);
-  policy().pinned(0, true);
+  pin(2);
+  pin(0);
   EXPECT_EQ(to_read(4), Keys()) << "the only other one has another shape";
-  policy().pinned(1, false);
+  pin(1, false);
   policy().described(1, graph(0));
   EXPECT_EQ(to_read(4), Keys{4}) << "1 can have no siblings, and is not read again";
-  use(5);
-  capture(5, shaped(9, unread()));
-  EXPECT_EQ(to_read(5), Keys()) << "no other key has its shape";
+  EXPECT_EQ(to_read(5, shaped(9, unread())), Keys()) << "no other key has its shape";
 }
 
 TEST_F(PolicyPlansTest, AKeyIsReadAgainOnceItIsCapturedAgain) {
@@ -732,39 +651,29 @@ TEST_F(PolicyPlansTest, AKeyIsReadAgainOnceItIsCapturedAgain) {
   EXPECT_EQ(to_read(1), Keys{0});
   forget(1);
   EXPECT_EQ(to_read(1), Keys{0});
-  use(1);
-  capture(1, unread());
-  EXPECT_EQ(to_read(1), (Keys{0, 1}));
+  EXPECT_EQ(to_read(1, unread()), (Keys{0, 1}));
 }
 
 TEST_F(PolicyPlansTest, AlwaysSharingTheSecondOfAShapeIsRead) {
   set_limits({.share = Share::kAlways});
-  use(0);
-  capture(0, shaped(7, unread()));
-  EXPECT_EQ(to_read(0), Keys());
+  EXPECT_EQ(to_read(0, shaped(7, unread())), Keys());
   run(0, shaped(7, unread()));
-  use(1);
-  capture(1, shaped(8, unread()));
-  EXPECT_EQ(to_read(1), Keys());
+  EXPECT_EQ(to_read(1, shaped(8, unread())), Keys());
   run(1, shaped(8, unread()));
-  use(2);
-  capture(2, on(2, shaped(7, unread())));
-  EXPECT_EQ(to_read(2), (Keys{0, 2}));
+  EXPECT_EQ(to_read(2, on(2, shaped(7, unread()))), (Keys{0, 2}));
   policy().described(0, of_class(graph(1)));
   policy().described(2, on(9, of_class(graph(1))));
   EXPECT_EQ(to_read(2), Keys());
   EXPECT_EQ(look().order(), (Keys{0, 1})) << "0 stays in its place";
   EXPECT_NE(policy().family(2), policy().family(0)) << "each stays on its stream";
-  policy().moved(2, 1);
+  move(2, 1);
   EXPECT_EQ(policy().family(2), policy().family(0));
   EXPECT_PLAN("2: table, evict 0", run(2, unread()));
 }
 
 TEST_F(PolicyPlansTest, WhereTablesAreForcedTheFirstKeyIsRead) {
   set_limits({.share = Share::kAlways, .mechanisms = {.tables = Tables::kAlways}});
-  use(0);
-  capture(0, unread());
-  EXPECT_EQ(to_read(0), Keys{0});
+  EXPECT_EQ(to_read(0, unread()), Keys{0});
   policy().described(0, of_class(graph(1)));
   EXPECT_PLAN("1: table", run(0, unread()));
 }
@@ -774,9 +683,7 @@ TEST_F(PolicyPlansTest, NothingIsReadWhereThatIsForbidden) {
     for (const Tables tables : {Tables::kAuto, Tables::kAlways}) {
       set_limits({.share = share, .max_executables = 1, .mechanisms = {.reads = false, .tables = tables}});
       run(0, unread());
-      use(1);
-      capture(1, unread());
-      EXPECT_EQ(to_read(1), Keys());
+      EXPECT_EQ(to_read(1, unread()), Keys());
       EXPECT_PLAN("3: own, evict 0", run(1, unread()));
     }
   }
@@ -821,14 +728,13 @@ TEST_F(PolicyPlansTest, ARefusedKeyHasNoSiblingsOnAnyStream) {
   set_limits({.share = Share::kAlways, .max_executables = 1});
   run(0, of_class(graph(1)));
   plan(1, of_class(graph(1)));
-  policy().refuse_siblings(1);
-  look().check();
+  refuse_siblings(1);
   EXPECT_EQ(policy().family(1), 0u);
   EXPECT_EQ(policy().families(), 1u);
   EXPECT_EQ(look().members(0), 1u);
   EXPECT_EQ(to_read(1), Keys()) << "it has been read";
   EXPECT_PLAN("3: own, evict 0", plan(1)) << "an update would be refused again";
-  policy().moved(1, 2);
+  move(1, 2);
   EXPECT_EQ(policy().family(1), 0u);
   EXPECT_PLAN("3: own, evict 0", plan(1));
   EXPECT_PLAN("2: table, evict 0", plan(2, of_class(graph(1)))) << "another key";
@@ -837,11 +743,8 @@ TEST_F(PolicyPlansTest, ARefusedKeyHasNoSiblingsOnAnyStream) {
 TEST_F(PolicyPlansTest, AKeyThatDoesNotFitIntoTheTableKeepsItsSiblings) {
   make_table();
   run(2, graph(1));
-  use(3);
-  capture(3, of_class(graph(1)));
-  EXPECT_EQ(candidate(3), 1u);
-  policy().refuse_sets(3);
-  look().check();
+  EXPECT_EQ(candidate(3, of_class(graph(1))), 1u);
+  refuse_sets(3);
   EXPECT_EQ(look().members(1), 2u);
   EXPECT_EQ(policy().family(3), policy().family(1));
   EXPECT_EQ(candidate(3), 2u);
@@ -850,8 +753,7 @@ TEST_F(PolicyPlansTest, AKeyThatDoesNotFitIntoTheTableKeepsItsSiblings) {
 
 TEST_F(PolicyPlansTest, AClassWhoseTableIsRefusedHasPlainOnes) {
   make_table();
-  policy().refuse_device_updates(1);
-  look().check();
+  refuse_device_updates(1);
   EXPECT_TRUE(look().is_live(1));
   EXPECT_FALSE(policy().has_table(1));
   EXPECT_EQ(policy().bytes(), 1000u);
@@ -861,23 +763,25 @@ TEST_F(PolicyPlansTest, AClassWhoseTableIsRefusedHasPlainOnes) {
 
   price(kDear);
   fill({.max_executables = 5});
-  policy().refuse_device_updates(1);
+  refuse_device_updates(1);
   EXPECT_PLAN("3: borrow 0", run(3, of_class(graph(1))));
 
   set_limits({.mechanisms = {.tables = Tables::kAlways}});
   EXPECT_PLAN("1: table", run(0, of_class(graph(1))));
-  policy().refuse_device_updates(0);
+  refuse_device_updates(0);
   EXPECT_PLAN("1: own", run(1, of_class(graph(1))));
 }
 
 TEST_F(PolicyPlansTest, AKeyWhoseUpdaterNodeIsRefusedHasAPlainExecutable) {
-  EXPECT_PLAN("1: own with slots", run(0, with_slots(graph(1))));
-  EXPECT_TRUE(policy().is_device_updated(0));
-  policy().refuse_device_updates(0);
-  look().check();
-  EXPECT_FALSE(policy().is_device_updated(0));
-  EXPECT_TRUE(policy().is_live(0));
-  EXPECT_EQ(victim(), 0u);
+  for (const GraphFacts& facts : {graph(1), unread()}) {
+    set_limits({.max_executables = 8});
+    EXPECT_PLAN("1: own with slots", run(0, with_slots(facts))) << facts.signature;
+    EXPECT_TRUE(policy().is_device_updated(0));
+    refuse_device_updates(0);
+    EXPECT_FALSE(policy().is_device_updated(0));
+    EXPECT_TRUE(policy().is_live(0));
+    EXPECT_EQ(victim(), 0u);
+  }
 }
 
 }  // namespace

@@ -47,12 +47,22 @@ struct Variety {
   bool is_tight = false;
 };
 
+// What has happened in worlds.
+struct Happened {
+  std::map<std::pair<Rule, Action>, int> plans;
+  int read = 0, read_alive = 0, evictions = 0, updater_nodes = 0, refusals = 0, undone = 0, too_large = 0, added = 0;
+};
+
 // A cache without graphs: it makes the same calls to two policies, carries out their plans, and checks that these are
 // what the rules say.
 class World {
  public:
-  World(std::uint64_t seed, Limits limits, const Variety& variety)
-      : random_(seed), limits_(limits), variety_(variety), policies_{Policy(limits), Policy(limits)} {
+  World(std::uint64_t seed, Limits limits, const Variety& variety, Happened* happened)
+      : happened_(*happened),
+        random_(seed),
+        limits_(limits),
+        variety_(variety),
+        policies_{Policy(limits), Policy(limits)} {
     for_both([&](Policy& policy) { policy.add(static_cast<KeyId>(variety.keys - 1)); });
   }
 
@@ -66,9 +76,6 @@ class World {
       run(any_key());
     }
   }
-
-  std::map<std::pair<Rule, Action>, int> plans;
-  int read = 0, read_alive = 0, evictions = 0, updater_nodes = 0, refusals = 0, undone = 0, too_large = 0, added = 0;
 
  private:
   enum class Kind { kNone, kPlain, kSlots, kTable };
@@ -287,7 +294,7 @@ class World {
     keys_[key].known = keys_[key].truth;
     keys_[key].known.stream = stream;
     for_both([&](Policy& policy) { policy.described(key, keys_[key].truth); });
-    ++(is_live(key) ? read_alive : read);
+    ++(is_live(key) ? happened_.read_alive : happened_.read);
     check();
   }
 
@@ -351,7 +358,7 @@ class World {
       if (!has_table(holder) || has_set(holder, key) || bytes() + set > limits_.max_device_bytes) return;
       add_set(&keys_[holder].executable, key);
       for_both([&](Policy& policy) { policy.added_set(holder, set); });
-      ++added;
+      ++happened_.added;
       return check();
     }
     const auto nobody = [](KeyId) { return false; };
@@ -439,7 +446,7 @@ class World {
         EXPECT_EQ(plan.action, Action::kDirect);
         EXPECT_TRUE(plan.evict.empty());
         EXPECT_FALSE(room || own_fits || (borrows && set_fits));
-        too_large += facts(key).bytes > limits_.max_device_bytes ? 1 : 0;
+        happened_.too_large += facts(key).bytes > limits_.max_device_bytes ? 1 : 0;
         break;
       case Rule::kRoom:
         EXPECT_TRUE(room && plan.evict.empty());
@@ -490,9 +497,9 @@ class World {
   }
 
   void carry_out(KeyId key, const Plan& plan) {
-    ++plans[{plan.rule, plan.action}];
-    evictions += static_cast<int>(plan.evict.size());
-    updater_nodes += plan.writes_slots ? 1 : 0;
+    ++happened_.plans[{plan.rule, plan.action}];
+    happened_.evictions += static_cast<int>(plan.evict.size());
+    happened_.updater_nodes += plan.writes_slots ? 1 : 0;
     for (const KeyId loser : plan.evict) keys_[loser].executable = {};
     Executable& executable = keys_[key].executable;
     switch (plan.action) {
@@ -516,21 +523,21 @@ class World {
   // ---- What fails after it was reported as done
 
   void refuse_sets(KeyId key) {
-    ++refusals;
+    ++happened_.refusals;
     keys_[key].known.table_class = 0;
     for_both([&](Policy& policy) { policy.refuse_sets(key); });
     check();
   }
 
   void refuse_siblings(KeyId key) {
-    ++refusals;
+    ++happened_.refusals;
     keys_[key].known.signature = keys_[key].known.table_class = 0;
     for_both([&](Policy& policy) { policy.refuse_siblings(key); });
     check();
   }
 
   void refuse_device_updates(KeyId key) {
-    ++refusals;
+    ++happened_.refusals;
     if (is_related(key)) refuses_table_[class_of(key)] = true;
     keys_[key].refuses_slots = true;
     if (is_live(key)) keys_[key].executable = {Kind::kPlain, {}};
@@ -555,7 +562,7 @@ class World {
   }
 
   void undo(KeyId key, const Plan& plan, const Executable& lent) {
-    ++undone;
+    ++happened_.undone;
     keys_[key].executable = {};
     keys_[plan.lender].executable = lent;
     for_both([&](Policy& policy) { policy.undone(key, plan); });
@@ -608,6 +615,7 @@ class World {
     for (std::size_t i = 0; i < members.size(); ++i) refuses_table_[i] = refuses_table_[i] && members[i] != 0;
   }
 
+  Happened& happened_;
   Random random_;
   const Limits limits_;
   const Variety variety_;
@@ -621,7 +629,6 @@ class World {
 
 class PolicyPropertiesTest : public testing::Test {
  protected:
-  // Sums over all worlds.
   void run_worlds(const Variety& variety) {
     for (const Share share : {Share::kNever, Share::kWhenFull, Share::kAlways}) {
       for (const std::size_t budget : {1, 2, 4, 8, 64}) {
@@ -635,17 +642,8 @@ class PolicyPropertiesTest : public testing::Test {
           if (seed == 9) limits.mechanisms.tables = Tables::kAlways;
           if (seed == 10) limits.mechanisms.patching = Patching::kDeviceUpdated;
           if (variety.is_tight) limits.max_device_bytes = 300'000 + seed * seed * 120'000;
-          World world(seed, limits, variety);
+          World world(seed, limits, variety, &happened);
           world.go_on(test::by_size(80, 300, 600));
-          for (const auto& [plan, count] : world.plans) plans[plan] += count;
-          read += world.read;
-          read_alive += world.read_alive;
-          evictions += world.evictions;
-          updater_nodes += world.updater_nodes;
-          refusals += world.refusals;
-          undone += world.undone;
-          too_large += world.too_large;
-          added += world.added;
         }
       }
     }
@@ -654,17 +652,29 @@ class PolicyPropertiesTest : public testing::Test {
           std::pair(Rule::kSibling, Action::kBorrow), std::pair(Rule::kSibling, Action::kTable),
           std::pair(Rule::kEviction, Action::kOwn), std::pair(Rule::kEviction, Action::kBorrow),
           std::pair(Rule::kEviction, Action::kTable)}) {
-      EXPECT_GT((plans[{rule, action}]), 0) << static_cast<int>(rule) << ' ' << static_cast<int>(action);
+      EXPECT_GT((happened.plans[{rule, action}]), 0) << static_cast<int>(rule) << ' ' << static_cast<int>(action);
     }
-    EXPECT_GT(evictions, 0);
-    EXPECT_GT(added, 0);
-    EXPECT_GT(read, 0);
-    EXPECT_GT(read_alive, 0);
+    EXPECT_GT(happened.evictions, 0);
+    EXPECT_GT(happened.added, 0);
+    EXPECT_GT(happened.read, 0);
+    EXPECT_GT(happened.read_alive, 0);
   }
-  int direct() { return plans[{Rule::kNone, Action::kDirect}]; }
+  int direct() { return happened.plans[{Rule::kNone, Action::kDirect}]; }
+  // Pinned and busy keys, refusals and forgotten keys, and what else.
+  void run_troubled_worlds(bool fails, bool is_tight) {
+    run_worlds({.keys = 40,
+                .signatures = 3,
+                .classes = 2,
+                .streams = 2,
+                .pins = true,
+                .is_busy = true,
+                .refuses = true,
+                .forgets = true,
+                .fails = fails,
+                .is_tight = is_tight});
+  }
 
-  std::map<std::pair<Rule, Action>, int> plans;
-  int read = 0, read_alive = 0, evictions = 0, updater_nodes = 0, refusals = 0, undone = 0, too_large = 0, added = 0;
+  Happened happened;  // In all worlds together.
 };
 
 TEST_F(PolicyPropertiesTest, OfOneFamily) {
@@ -675,7 +685,7 @@ TEST_F(PolicyPropertiesTest, OfOneFamily) {
 TEST_F(PolicyPropertiesTest, OfManyFamiliesAndStreams) {
   run_worlds({.keys = 60, .signatures = 5, .classes = 3, .streams = 3});
   EXPECT_EQ(direct(), 0);
-  EXPECT_GT(updater_nodes, 0);
+  EXPECT_GT(happened.updater_nodes, 0);
 }
 
 TEST_F(PolicyPropertiesTest, WherePinnedAndBusyOnesStay) {
@@ -684,47 +694,23 @@ TEST_F(PolicyPropertiesTest, WherePinnedAndBusyOnesStay) {
 }
 
 TEST_F(PolicyPropertiesTest, WhereKeysAreForgottenAndPlansRefused) {
-  run_worlds({.keys = 40,
-              .signatures = 3,
-              .classes = 2,
-              .streams = 2,
-              .pins = true,
-              .is_busy = true,
-              .refuses = true,
-              .forgets = true});
-  EXPECT_GT(refusals, 0);
+  run_troubled_worlds(/*fails=*/false, /*is_tight=*/false);
+  EXPECT_GT(happened.refusals, 0);
 }
 
 TEST_F(PolicyPropertiesTest, WhereExecutablesAreLostAndPlansUndone) {
-  run_worlds({.keys = 40,
-              .signatures = 3,
-              .classes = 2,
-              .streams = 2,
-              .pins = true,
-              .is_busy = true,
-              .refuses = true,
-              .forgets = true,
-              .fails = true});
-  EXPECT_GT(undone, 0);
+  run_troubled_worlds(/*fails=*/true, /*is_tight=*/false);
+  EXPECT_GT(happened.undone, 0);
 }
 
 TEST_F(PolicyPropertiesTest, WithinTheBytesOfTheDevice) {
   run_worlds({.keys = 40, .signatures = 3, .classes = 2, .streams = 2, .is_tight = true});
-  EXPECT_GT(too_large, 0);
+  EXPECT_GT(happened.too_large, 0);
 }
 
 TEST_F(PolicyPropertiesTest, WithinTheBytesOfTheDeviceWhateverFails) {
-  run_worlds({.keys = 40,
-              .signatures = 3,
-              .classes = 2,
-              .streams = 2,
-              .pins = true,
-              .is_busy = true,
-              .refuses = true,
-              .forgets = true,
-              .fails = true,
-              .is_tight = true});
-  EXPECT_GT(undone, 0);
+  run_troubled_worlds(/*fails=*/true, /*is_tight=*/true);
+  EXPECT_GT(happened.undone, 0);
 }
 
 }  // namespace

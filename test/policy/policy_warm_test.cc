@@ -20,8 +20,8 @@ TEST_F(PolicyTest, AnyNumberOfKeysIsWarmedWithoutEvictions) {
   for (const std::vector<Spec>& keys : {strangers, family(Profile::kGrids, 10, 2)}) {
     Bench<> bench({.max_executables = 3});
     hostrt::reset_calls();
-    for (const Spec& which : keys) EXPECT_TRUE(bench.warm(which).ok());
-    for (const Spec& which : keys) EXPECT_TRUE(bench.warm(which).ok());
+    for (const Spec& which : keys) EXPECT_SUCCESS(bench.warm(which));
+    for (const Spec& which : keys) EXPECT_SUCCESS(bench.warm(which));
     EXPECT_EQ(bench.calls, 10);
     EXPECT_EQ(hostrt::kernels_run(), 0u);
     EXPECT_EQ(hostrt::calls("cudaGraphLaunch"), 0u);
@@ -32,7 +32,7 @@ TEST_F(PolicyTest, AnyNumberOfKeysIsWarmedWithoutEvictions) {
     EXPECT_EQ(stats.live_templates, 10u);
     EXPECT_EQ(stats.runs() + stats.evictions + stats.updates, 0u);
     for (std::size_t i = 0; i < 3; ++i) EXPECT_RUN(kReplayed, bench.go(keys[i]));
-    for (const Spec& which : keys) EXPECT_TRUE(bench.go(which).ok());
+    for (const Spec& which : keys) EXPECT_SUCCESS(bench.go(which));
     EXPECT_EQ(bench.calls, 10);
     EXPECT_EQ(bench.cache.stats().hits(), 13u);
   }
@@ -43,7 +43,7 @@ TEST_F(PolicyTest, WarmNeedsNotTheValuesOfTheRun) {
   node.value_slot = 0;
   const Spec which = spec("varying", {node, Node()});
   Bench<> bench;
-  EXPECT_TRUE(bench.warm(which, {1, 0}).ok());
+  EXPECT_SUCCESS(bench.warm(which, {1, 0}));
   EXPECT_RUN(kPatched, bench.go(which, {2, 0}));
   EXPECT_RUN(kReplayed, bench.go(which, {2, 0}));
   EXPECT_EQ(bench.calls, 1);
@@ -53,24 +53,16 @@ TEST_F(PolicyTest, WarmReturnsTheErrorAndLeavesNothingHalfDone) {
   Bench<> bench;
   const Key k = key("k");
   const auto work = [&](cudaStream_t on) { return launch(mix<0>, 1, 1, on, bench.state.get(), 1); };
-  EXPECT_FAILURE(kDataLoss, bench.cache.warm(k, bench.stream, [&](cudaStream_t on) {
-    (void)work(on);
-    return absl::DataLossError("lost");
-  }));
-  EXPECT_FALSE(bench.cache
-                   .warm(k, bench.stream,
-                         [&](cudaStream_t on) {
-                           (void)work(on);
-                           return cudaErrorInvalidConfiguration;
-                         })
-                   .ok());
-  EXPECT_THROW((void)bench.cache.warm(k, bench.stream,
-                                      [&](cudaStream_t on) { (void)work(on), throw std::runtime_error("thrown"); }),
-               std::runtime_error);
-  const absl::Status broken = bench.cache.warm(k, bench.stream, [&](cudaStream_t on) {
-    (void)work(on);
-    return cudaStreamSynchronize(on);
-  });
+  const auto warm = [&](const auto& end) {
+    return bench.cache.warm(k, bench.stream, [&](cudaStream_t on) {
+      (void)work(on);
+      return end(on);
+    });
+  };
+  EXPECT_FAILURE(kDataLoss, warm([](cudaStream_t) { return absl::DataLossError("lost"); }));
+  EXPECT_FALSE(warm([](cudaStream_t) { return cudaErrorInvalidConfiguration; }).ok());
+  EXPECT_THROW((void)warm([](cudaStream_t) -> cudaError_t { throw std::runtime_error("thrown"); }), std::runtime_error);
+  const absl::Status broken = warm([](cudaStream_t on) { return cudaStreamSynchronize(on); });
   EXPECT_FALSE(broken.ok());
   EXPECT_TRUE(mentions(broken, "k")) << broken;
   EXPECT_FAILURE(kInvalidArgument, bench.cache.warm(k, bench.stream, std::function<void(cudaStream_t)>()));
@@ -85,7 +77,7 @@ TEST_F(PolicyTest, WarmReturnsTheErrorAndLeavesNothingHalfDone) {
   EXPECT_FALSE(is_capturing(bench.stream));
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
   EXPECT_EQ(hostrt::ledger().graphs, 0u);
-  EXPECT_TRUE(bench.cache.warm(k, bench.stream, work).ok());
+  EXPECT_SUCCESS(bench.cache.warm(k, bench.stream, work));
   EXPECT_RUN(kReplayed, bench.cache.run(k, bench.stream, work));
   EXPECT_EQ(hostrt::kernels_run(), 1u);
 }
@@ -126,14 +118,14 @@ TEST_F(PolicyTest, WarmWithoutRoomMakesNoStream) {
   Bench<> bench(at_most(1));
   EXPECT_RUN(kInstantiated, bench.go(lone(1)));
   hostrt::fail_call("cudaStreamCreateWithFlags", 1, cudaErrorUnknown);
-  EXPECT_TRUE(bench.warm(lone(2)).ok());
+  EXPECT_SUCCESS(bench.warm(lone(2)));
   hostrt::clear_failures();
   EXPECT_EQ(bench.cache.stats().live_templates, 2u);
 }
 
 TEST_F(PolicyTest, WarmOfACacheThatCapturesNothingDoesNothing) {
   Bench<> bench(at_most(0));
-  EXPECT_TRUE(bench.warm(lone(1)).ok());
+  EXPECT_SUCCESS(bench.warm(lone(1)));
   EXPECT_EQ(bench.calls, 0);
   EXPECT_RUN(kEager, bench.go(lone(1)));
   Bench<> wrong(at_most(-1));
@@ -146,15 +138,15 @@ std::vector<Spec> dear_family(int members) { return family(Profile::kGrids, memb
 TEST_F(PolicyTest, WarmWhereThereIsNoRoomPutsTheSetIntoTheTable) {
   const std::vector<Spec> keys = dear_family(6);
   Bench<> bench({.max_executables = 2});
-  for (int i = 0; i < 4; ++i) EXPECT_TRUE(bench.go(keys[static_cast<std::size_t>(i)]).ok());
-  EXPECT_TRUE(bench.go(keys[0]).ok());
+  for (int i = 0; i < 4; ++i) EXPECT_SUCCESS(bench.go(keys[static_cast<std::size_t>(i)]));
+  EXPECT_SUCCESS(bench.go(keys[0]));
   const Stats full = bench.cache.stats();
   ASSERT_GT(full.set_switches, 0u) << "the class has a table";
   std::vector<bool> live;
   for (int i = 0; i < 4; ++i) live.push_back(entry_of(bench, keys[static_cast<std::size_t>(i)]).live);
 
   hostrt::reset_calls();
-  EXPECT_TRUE(bench.warm(keys[4]).ok());
+  EXPECT_SUCCESS(bench.warm(keys[4]));
   EXPECT_EQ(hostrt::calls("cudaMemcpyAsync"), 1u) << "its set";
   EXPECT_EQ(hostrt::calls("cudaGraphInstantiate") + hostrt::calls("cudaGraphExecUpdate"), 0u);
   const Stats warmed = bench.cache.stats();
@@ -164,18 +156,18 @@ TEST_F(PolicyTest, WarmWhereThereIsNoRoomPutsTheSetIntoTheTable) {
   for (std::size_t i = 0; i < live.size(); ++i) EXPECT_EQ(entry_of(bench, keys[i]).live, live[i]) << i;
 
   hostrt::reset_calls();
-  EXPECT_TRUE(bench.warm(keys[4]).ok());
+  EXPECT_SUCCESS(bench.warm(keys[4]));
   EXPECT_EQ(hostrt::calls("cudaMemcpyAsync"), 0u) << "it has one";
   EXPECT_RUN(kSwitched, bench.go(keys[4]));
   EXPECT_EQ(hostrt::calls("cudaMemcpyAsync"), 0u);
-  for (const Spec& which : keys) EXPECT_TRUE(bench.go(which).ok());
+  for (const Spec& which : keys) EXPECT_SUCCESS(bench.go(which));
 }
 
 TEST_F(PolicyTest, ASetThatCannotBeWarmedLeavesTheTableUnlessItsCopyCannotBeAwaited) {
   const std::vector<Spec> keys = dear_family(6);
   for (const char* call : {"cudaMemcpyAsync", "cudaEventRecord"}) {
     Bench<> bench({.max_executables = 2});
-    for (int i = 0; i < 4; ++i) EXPECT_TRUE(bench.go(keys[static_cast<std::size_t>(i)]).ok());
+    for (int i = 0; i < 4; ++i) EXPECT_SUCCESS(bench.go(keys[static_cast<std::size_t>(i)]));
     const Stats before = bench.cache.stats();
     hostrt::fail_call(call, 1, cudaErrorInvalidValue);
     EXPECT_FAILURE(kInvalidArgument, bench.warm(keys[4])) << call;
@@ -184,10 +176,10 @@ TEST_F(PolicyTest, ASetThatCannotBeWarmedLeavesTheTableUnlessItsCopyCannotBeAwai
     EXPECT_EQ(bench.cache.stats().live_executables, is_kept ? 2u : 1u) << call;
     if (is_kept) {
       EXPECT_EQ(bench.cache.stats().estimated_device_bytes, before.estimated_device_bytes);
-      EXPECT_TRUE(bench.warm(keys[4]).ok());
+      EXPECT_SUCCESS(bench.warm(keys[4]));
     }
     for (int round = 0; round < 2; ++round) {
-      for (const Spec& which : keys) EXPECT_TRUE(bench.go(which).ok()) << call;
+      for (const Spec& which : keys) EXPECT_SUCCESS(bench.go(which)) << call;
     }
     EXPECT_LE(bench.cache.stats().live_executables, 2u);
   }
@@ -196,21 +188,19 @@ TEST_F(PolicyTest, ASetThatCannotBeWarmedLeavesTheTableUnlessItsCopyCannotBeAwai
 TEST_F(PolicyTest, WarmedSetsTakeNoMoreThanTheExecutablesMay) {
   const std::vector<Spec> keys = dear_family(400);
   Bench<> bench({.max_executables = 2});
-  for (int i = 0; i < 4; ++i) EXPECT_TRUE(bench.go(keys[static_cast<std::size_t>(i)]).ok());
-  for (const Spec& which : keys) EXPECT_TRUE(bench.warm(which).ok());
+  for (int i = 0; i < 4; ++i) EXPECT_SUCCESS(bench.go(keys[static_cast<std::size_t>(i)]));
+  for (const Spec& which : keys) EXPECT_SUCCESS(bench.warm(which));
   EXPECT_LE(bench.cache.stats().estimated_device_bytes, 4 * estimated_device_bytes(40) + (64 << 10));
 }
 
 TEST_F(PolicyTest, WarmKeepsTheBytesOfTheDevice) {
   const std::vector<Spec> keys = dear_family(40);
-  Options options;
-  options.max_executables = 2;
-  options.max_device_bytes = 2 * estimated_device_bytes(40) + 20'000;
-  Bench<> bench(options);
-  for (const Spec& which : keys) EXPECT_TRUE(bench.go(which).ok());
+  const std::size_t bytes = 2 * estimated_device_bytes(40) + 20'000;
+  Bench<> bench({.max_executables = 2, .max_device_bytes = bytes});
+  for (const Spec& which : keys) EXPECT_SUCCESS(bench.go(which));
   for (const Spec& which : keys) {
-    EXPECT_TRUE(bench.warm(which).ok());
-    EXPECT_LE(bench.cache.stats().estimated_device_bytes, options.max_device_bytes);
+    EXPECT_SUCCESS(bench.warm(which));
+    EXPECT_LE(bench.cache.stats().estimated_device_bytes, bytes);
   }
 }
 

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -33,9 +32,45 @@ class AdviseTest : public AdviceTest {
 TEST_F(AdviseTest, AFreshCacheHasNothingToSay) { EXPECT_TRUE(advise(Cache()).empty()); }
 
 TEST_F(AdviseTest, AGoodUseHasNothingToSay) {
-  Cache cache;
-  for (int i = 0; i < 400; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 8)).ok());
-  EXPECT_THAT(kinds(cache), testing::IsEmpty());
+  const auto fn = [&](cudaStream_t on) { return add_one(on); };
+  const auto expect_nothing = [&](const char* name, const Options& options, const auto& use) {
+    SCOPED_TRACE(name);
+    Cache cache(options);
+    use(cache);
+    EXPECT_THAT(kinds(cache), testing::IsEmpty());
+  };
+  expect_nothing("many runs of few keys", {}, [&](Cache& cache) {
+    for (int i = 0; i < 400; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 8)).ok());
+  });
+  expect_nothing("few keys", {}, [&](Cache& cache) {
+    for (int i = 0; i < 15; ++i) EXPECT_TRUE(run_add(cache, key("k", i)).ok());
+  });
+  expect_nothing("sizes that repeat", {}, [&](Cache& cache) {
+    for (int i = 0; i < 20 * 60; ++i) EXPECT_TRUE(run_size(cache, 100 + i % 60).ok());
+  });
+  expect_nothing("keys that run at two places", {}, [&](Cache& cache) {
+    for (int run = 0; run < 40; ++run) {
+      EXPECT_TRUE(cache.run(key("k"), stream, fn).ok());
+      EXPECT_TRUE(run_add(cache, key("k")).ok());
+    }
+  });
+  expect_nothing("keys that were warmed and run at one place", {}, [&](Cache& cache) {
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_TRUE(cache.warm(key("k", i), stream, fn).ok());
+      for (int run = 0; run < 5; ++run) EXPECT_RUN(kReplayed, cache.run(key("k", i), stream, fn));
+    }
+  });
+  expect_nothing("warmed and pinned keys that wait", {}, [&](Cache& cache) {
+    for (int i = 0; i < 40; ++i) {
+      EXPECT_TRUE(cache.warm(key("warm", "name " + std::to_string(i)), stream, fn).ok());
+      const Key pinned = key("pinned", "name " + std::to_string(i));
+      EXPECT_TRUE(run_add(cache, pinned).ok());
+      EXPECT_TRUE(cache.pin(pinned));
+    }
+  });
+  expect_nothing("direct runs that options request", {.capture_after = 30}, [&](Cache& cache) {
+    for (int i = 0; i < 40; ++i) EXPECT_TRUE(run_add(cache, key("k")).ok());
+  });
 }
 
 TEST_F(AdviseTest, SizesThatAreNotBucketed) {
@@ -64,14 +99,6 @@ TEST_F(AdviseTest, SizesThatAreNotBucketed) {
   EXPECT_THAT(kinds(bucketed), testing::IsEmpty());
 }
 
-TEST_F(AdviseTest, SizesThatRepeatAreNoFinding) {
-  Cache cache;
-  for (int round = 0; round < 20; ++round) {
-    for (std::int64_t size = 100; size < 160; ++size) EXPECT_TRUE(run_size(cache, size).ok());
-  }
-  EXPECT_THAT(kinds(cache), testing::IsEmpty());
-}
-
 TEST_F(AdviseTest, AValueInTheKeyThatShouldBeASlot) {
   Cache cache;
   const auto run = [&](int step, int batch) {
@@ -94,12 +121,6 @@ TEST_F(AdviseTest, AnAddressInTheKeyThatShouldBeASlot) {
   EXPECT_NE(finding.text.find("is an address with 64 values"), std::string::npos) << finding.text;
   EXPECT_EQ(finding.text.find("0x"), std::string::npos);
   EXPECT_EQ(finding.cure.find("0x"), std::string::npos);
-}
-
-TEST_F(AdviseTest, FewKeysAreNoFinding) {
-  Cache cache;
-  for (int i = 0; i < 15; ++i) EXPECT_TRUE(run_add(cache, key("k", i)).ok());
-  EXPECT_THAT(kinds(cache), testing::IsEmpty());
 }
 
 // history_test.cc has what a History adds.
@@ -137,25 +158,6 @@ TEST_F(AdviseTest, KeysThatWereWarmedAtAnotherPlace) {
   EXPECT_NE(finding.text.find("4 keys were warmed at one place and run at another"), std::string::npos) << finding.text;
 }
 
-TEST_F(AdviseTest, KeysThatRunAtTwoPlaces) {
-  Cache cache;
-  for (int run = 0; run < 40; ++run) {
-    EXPECT_TRUE(cache.run(key("k"), stream, [&](cudaStream_t on) { return add_one(on); }).ok());
-    EXPECT_TRUE(run_add(cache, key("k")).ok());
-  }
-  EXPECT_THAT(kinds(cache), testing::IsEmpty());
-}
-
-TEST_F(AdviseTest, KeysThatWereWarmedAndRunAtOnePlace) {
-  Cache cache;
-  const auto fn = [&](cudaStream_t on) { return add_one(on); };
-  for (int i = 0; i < 4; ++i) {
-    EXPECT_TRUE(cache.warm(key("k", i), stream, fn).ok());
-    for (int run = 0; run < 5; ++run) EXPECT_RUN(kReplayed, cache.run(key("k", i), stream, fn));
-  }
-  EXPECT_THAT(kinds(cache), testing::IsEmpty());
-}
-
 TEST_F(AdviseTest, EntriesThatAreNeverHitAgain) {
   Cache cache;
   for (int i = 0; i < 60; ++i) EXPECT_TRUE(run_add(cache, key("once", "name " + std::to_string(i))).ok());
@@ -164,18 +166,6 @@ TEST_F(AdviseTest, EntriesThatAreNeverHitAgain) {
   EXPECT_EQ(finding.runs, 45u);  // without the newest quarter
   EXPECT_NE(finding.cure.find("Options::capture_after"), std::string::npos);
   for (int i = 0; i < 60; ++i) EXPECT_TRUE(run_add(cache, key("once", "name " + std::to_string(i))).ok());
-  EXPECT_THAT(kinds(cache), testing::IsEmpty());
-}
-
-TEST_F(AdviseTest, WarmedAndPinnedKeysMayWait) {
-  Cache cache;
-  for (int i = 0; i < 40; ++i) {
-    const Key name = key("warm", "name " + std::to_string(i));
-    EXPECT_TRUE(cache.warm(name, stream, [&](cudaStream_t on) { return add_one(on); }).ok());
-    const Key pinned = key("pinned", "name " + std::to_string(i));
-    EXPECT_TRUE(run_add(cache, pinned).ok());
-    EXPECT_TRUE(cache.pin(pinned));
-  }
   EXPECT_THAT(kinds(cache), testing::IsEmpty());
 }
 
@@ -197,37 +187,20 @@ TEST_F(AdviseTest, DirectRunsThatCouldBeGraphs) {
   EXPECT_NE(finding.cure.find("Options::diagnose"), std::string::npos) << finding.cure;
 }
 
-TEST_F(AdviseTest, NothingWasCaptured) {
-  Cache cache;
-  for (int i = 0; i < 20; ++i) EXPECT_RUN(kEager, cache.run(key("empty"), stream, [](cudaStream_t) {}));
+TEST_F(AdviseTest, DirectRunsOfAnEmptyFnAndOfADisabledCache) {
+  Cache cache, disabled({.max_executables = 0});
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_RUN(kEager, cache.run(key("empty"), stream, [](cudaStream_t) {}));
+    EXPECT_RUN(kEager, run_add(disabled, key("k")));
+  }
   EXPECT_NE(only(cache, FindingKind::kDirectRuns).cure.find("rec.stream()"), std::string::npos);
-}
-
-TEST_F(AdviseTest, ADisabledCache) {
-  Options options;
-  options.max_executables = 0;
-  Cache cache(options);
-  for (int i = 0; i < 20; ++i) EXPECT_RUN(kEager, run_add(cache, key("k")));
-  EXPECT_NE(only(cache, FindingKind::kDirectRuns).cure.find("GRAPHCACHE_DISABLE"), std::string::npos);
-}
-
-TEST_F(AdviseTest, DirectRunsThatOptionsRequest) {
-  Options options;
-  options.capture_after = 30;
-  Cache cache(options);
-  for (int i = 0; i < 40; ++i) EXPECT_TRUE(run_add(cache, key("k")).ok());
-  EXPECT_THAT(kinds(cache), testing::IsEmpty());
+  EXPECT_NE(only(disabled, FindingKind::kDirectRuns).cure.find("GRAPHCACHE_DISABLE"), std::string::npos);
 }
 
 TEST_F(AdviseTest, StaleValuesThatVerifyModeFound) {
-  Options options;
-  options.verify_every = 1;
-  Cache cache(options);
+  Cache cache({.verify_every = 1});
   float value = 1;
-  const auto run = [&] {
-    return cache.run(key("k"), stream,
-                     [&](cudaStream_t on) { return launch(add, kGrid, kBlock, on, data.get(), kSize, value); });
-  };
+  const auto run = [&] { return cache.run(key("k"), stream, [&](cudaStream_t on) { return add_value(on, value); }); };
   EXPECT_TRUE(run().ok());
   EXPECT_RUN(kReplayed, run());
   EXPECT_THAT(kinds(cache), testing::IsEmpty());

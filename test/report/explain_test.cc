@@ -1,7 +1,6 @@
 // The text of Cache::explain() for each event of a key, on hostrt, which can provoke them all.
 #include <gtest/gtest.h>
 
-#include <cstdint>
 #include <string>
 
 #include "cache_support.h"
@@ -21,7 +20,7 @@ class ExplainTest : public CacheTest {
   }
 };
 
-TEST_F(ExplainTest, ABackOff) {
+TEST_F(ExplainTest, ABrokenCaptureAndABackOff) {
   Cache cache;
   const auto run = [&] {
     return cache.run(key("k"), stream, [&](cudaStream_t on) {
@@ -31,6 +30,11 @@ TEST_F(ExplainTest, ABackOff) {
     });
   };
   EXPECT_RUN(kEager, run());
+  const std::string broken = explain(cache, key("k"));
+  EXPECT_TRUE(says(broken, "Runs: eager 1."));
+  EXPECT_TRUE(says(broken, "Its last direct run was direct because its capture broke."));
+  EXPECT_TRUE(says(broken, "Its last error: "));
+  EXPECT_TRUE(says(broken, "cudaErrorStreamCapture"));
   EXPECT_RUN(kEager, run());
   EXPECT_TRUE(says(explain(cache, key("k")), "an earlier run failed to make a graph; the next try is after"));
   EXPECT_TRUE(says(explain(cache, key("k")), "its next run that is not direct captures fn"));
@@ -49,10 +53,12 @@ TEST_F(ExplainTest, TheRuleThatGaveAnExecutable) {
   EXPECT_TRUE(says(explain(cache, key("a")), "of its own because there was room (rule 1)"));
   EXPECT_RUN(kUpdated, run_add(cache, key("b")));
   EXPECT_TRUE(says(explain(cache, key("b")), "shared with its siblings (rule 2)"));
+  EXPECT_TRUE(says(explain(cache, key("b")), "the other keys of family 1"));
   EXPECT_TRUE(says(explain(cache, key("a")), "It has a template and no executable"));
+  EXPECT_TRUE(says(explain(cache, key("a")), "a sibling uses it now"));
   EXPECT_RUN(kInstantiated, cache.run(key("c"), stream, [&](cudaStream_t s) {
-    (void)launch(add, kGrid, kBlock, s, data.get(), kSize, 1.0f);
-    return launch(add, kGrid, kBlock, s, data.get(), kSize, 1.0f);
+    (void)add_one(s);
+    return add_one(s);
   }));
   EXPECT_TRUE(says(explain(cache, key("c")), "in the place of the one used longest ago (rule 3)"));
 }
@@ -78,31 +84,26 @@ TEST_F(ExplainTest, NoRoom) {
                    "It has an executable, and is pinned, of its own because there was room (rule 1)."));
 }
 
-TEST_F(ExplainTest, OutOfMemory) {
-  Cache cache;
-  hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorMemoryAllocation, -1);
-  EXPECT_RUN(kEager, run_add(cache, key("k")));
-  const std::string text = explain(cache, key("k"));
-  EXPECT_TRUE(says(text, "device memory ran out when its executable was made"));
-  EXPECT_TRUE(says(text, "It lost an executable the last time because of an error."));
-  EXPECT_TRUE(says(text, "Its last error: cudaGraphInstantiate: cudaErrorMemoryAllocation"));
-}
-
-TEST_F(ExplainTest, ARefusedGraph) {
-  Cache cache;
-  hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorUnknown);
-  EXPECT_RUN(kEager, run_add(cache, key("k")));
-  const std::string text = explain(cache, key("k"));
-  EXPECT_TRUE(says(text, "the runtime refused its graph, or a new value of one of its nodes"));
-  EXPECT_TRUE(says(text, "It lost a template the last time because of an error."));
-}
-
-TEST_F(ExplainTest, AFailedLaunch) {
-  Cache cache;
-  EXPECT_TRUE(run_add(cache, key("k")).ok());
-  hostrt::fail_call("cudaGraphLaunch", 1, cudaErrorUnknown);
-  EXPECT_RUN(kEager, run_add(cache, key("k")));
-  EXPECT_TRUE(says(explain(cache, key("k")), "Its last direct run was direct because its launch failed."));
+TEST_F(ExplainTest, CallsThatFail) {
+  const auto text_after = [&](const char* function, cudaError_t error, int times, bool is_hit = false) {
+    Cache cache;
+    if (is_hit) {
+      EXPECT_TRUE(run_add(cache, key("k")).ok());
+    }
+    hostrt::fail_call(function, 1, error, times);
+    EXPECT_RUN(kEager, run_add(cache, key("k")));
+    hostrt::clear_failures();
+    return explain(cache, key("k"));
+  };
+  const std::string without_memory = text_after("cudaGraphInstantiate", cudaErrorMemoryAllocation, -1);
+  EXPECT_TRUE(says(without_memory, "device memory ran out when its executable was made"));
+  EXPECT_TRUE(says(without_memory, "It lost an executable the last time because of an error."));
+  EXPECT_TRUE(says(without_memory, "Its last error: cudaGraphInstantiate: cudaErrorMemoryAllocation"));
+  const std::string refused = text_after("cudaGraphInstantiate", cudaErrorUnknown, 1);
+  EXPECT_TRUE(says(refused, "the runtime refused its graph, or a new value of one of its nodes"));
+  EXPECT_TRUE(says(refused, "It lost a template the last time because of an error."));
+  const std::string not_launched = text_after("cudaGraphLaunch", cudaErrorUnknown, 1, /*is_hit=*/true);
+  EXPECT_TRUE(says(not_launched, "Its last direct run was direct because its launch failed."));
 }
 
 TEST_F(ExplainTest, MemoryThatFnHandsOut) {
@@ -121,9 +122,7 @@ TEST_F(ExplainTest, MemoryThatFnHandsOut) {
 }
 
 TEST_F(ExplainTest, ALimitOfBytes) {
-  Options options = unshared(10);
-  options.max_device_bytes = 200'000;
-  Cache cache(options);
+  Cache cache(unshared({.max_executables = 10, .max_device_bytes = 200'000}));
   EXPECT_TRUE(run_add(cache, key("k")).ok());
   EXPECT_TRUE(run_add(cache, key("other")).ok());
   EXPECT_TRUE(says(explain(cache, key("k")), "Options::max_device_bytes is 200000"));
@@ -131,15 +130,9 @@ TEST_F(ExplainTest, ALimitOfBytes) {
 
 TEST_F(ExplainTest, StaleValues) {
   for (const OnStale reaction : {OnStale::kReport, OnStale::kForget}) {
-    Options options;
-    options.verify_every = 1;
-    options.on_stale = reaction;
-    Cache cache(options);
+    Cache cache({.verify_every = 1, .on_stale = reaction});
     float value = 1;
-    const auto run = [&] {
-      return cache.run(key("k"), stream,
-                       [&](cudaStream_t on) { return launch(add, kGrid, kBlock, on, data.get(), kSize, value); });
-    };
+    const auto run = [&] { return cache.run(key("k"), stream, [&](cudaStream_t on) { return add_value(on, value); }); };
     EXPECT_TRUE(run().ok());
     value = 2;
     EXPECT_TRUE(run().ok());
@@ -165,17 +158,12 @@ TEST_F(ExplainTest, ARefusedUpdate) {
 }
 
 TEST_F(ExplainTest, StrayWork) {
-  Options options;
-  options.diagnose = true;
-  Cache cache(options);
+  Cache cache({.diagnose = true});
   Stream other;
-  EXPECT_TRUE(cache
-                  .run(key("k"), stream,
-                       [&](cudaStream_t on) {
-                         (void)add_one(other);
-                         return add_one(on);
-                       })
-                  .ok());
+  EXPECT_SUCCESS(cache.run(key("k"), stream, [&](cudaStream_t on) {
+    (void)add_one(other);
+    return add_one(on);
+  }));
   EXPECT_TRUE(says(explain(cache, key("k")), "Not in its graph: kernel graphcache::test::add was launched"));
 }
 

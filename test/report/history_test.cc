@@ -10,8 +10,8 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,6 +19,7 @@
 #include "graphcache/advice.h"
 #include "graphcache/graphcache.h"
 #include "kernels.h"
+#include "runs/threads_support.h"
 #include "support.h"
 
 namespace graphcache::test {
@@ -33,7 +34,7 @@ class HistoryEventsTest : public testing::Test {
     const Key of_entry = key("k" + std::to_string(entry));
     CacheEvent event{.kind = kind, .key = of_entry, .entry = entry, .outcome = {}, .reason = {}, .status = {}};
     fill(event);
-    history_.end(event);
+    history_->end(event);
   }
   static auto with_loss(Loss loss) {
     return [loss](CacheEvent& event) { event.loss = loss; };
@@ -53,29 +54,25 @@ class HistoryEventsTest : public testing::Test {
     for (std::uint64_t i = executables; i < keys * static_cast<std::uint64_t>(rounds); ++i) {
       take(1 + i % keys, 1 + (i - executables) % keys);
     }
-    return history_.returns(/*with_lent=*/false);
+    return history_->returns(/*with_lent=*/false);
   }
 
-  History history_;
+  std::optional<History> history_{std::in_place};
 };
 
-TEST_F(HistoryEventsTest, TwiceTheBudgetHoldsTwiceTheKeys) {
-  const History::Returns returns = run_in_turn(4, 8, 10);
-  EXPECT_EQ(returns.of_twice, 72u);  // All but the first round.
-  EXPECT_EQ(returns.of_four_times, 72u);
+TEST_F(HistoryEventsTest, KeysInTurnComeBackWhereTheBudgetWouldHoldThemAll) {
+  struct Case {
+    std::uint64_t keys, of_twice, of_four_times;
+  };
+  // With four executables, all runs but the first round's.
+  for (const Case& one : {Case{8, 72, 72}, {9, 0, 81}, {16, 0, 144}, {17, 0, 0}}) {
+    SCOPED_TRACE(one.keys);
+    history_.emplace();
+    const History::Returns returns = run_in_turn(4, one.keys, 10);
+    EXPECT_EQ(returns.of_twice, one.of_twice);
+    EXPECT_EQ(returns.of_four_times, one.of_four_times);
+  }
 }
-
-TEST_F(HistoryEventsTest, OneKeyMoreNeedsFourTimesTheBudget) {
-  const History::Returns returns = run_in_turn(4, 9, 10);
-  EXPECT_EQ(returns.of_twice, 0u);
-  EXPECT_EQ(returns.of_four_times, 81u);
-}
-
-TEST_F(HistoryEventsTest, FourTimesTheBudgetHoldsFourTimesTheKeys) {
-  EXPECT_EQ(run_in_turn(4, 16, 10).of_four_times, 144u);
-}
-
-TEST_F(HistoryEventsTest, NoBudgetWouldHoldMoreKeys) { EXPECT_EQ(run_in_turn(4, 17, 10).of_four_times, 0u); }
 
 TEST_F(HistoryEventsTest, AnExecutableThatIsDestroyedMakesRoom) {
   fill(2);
@@ -83,25 +80,24 @@ TEST_F(HistoryEventsTest, AnExecutableThatIsDestroyedMakesRoom) {
   tell(EventKind::kInstantiate, 1);
   for (std::uint64_t entry = 3; entry <= 5; ++entry) take(entry, entry - 2);
   take(1, 4);  // 1, 2, 3 and 4 were lost: with two executables, twice the budget is too small for 1.
-  EXPECT_EQ(history_.returns(false).of_twice, 0u);
-  EXPECT_EQ(history_.returns(false).of_four_times, 1u);
+  EXPECT_EQ(history_->returns(false).of_twice, 0u);
+  EXPECT_EQ(history_->returns(false).of_four_times, 1u);
 }
 
-TEST_F(HistoryEventsTest, AnErasedKeyDoesNotComeBack) {
+TEST_F(HistoryEventsTest, WhatIsErasedOrFailsDoesNotComeBack) {
   fill(1);
   take(2, 1);
   tell(EventKind::kErase, 1);
   take(1, 2);
-  EXPECT_EQ(history_.returns(false).of_four_times, 0u);
-}
+  EXPECT_EQ(history_->returns(false).of_four_times, 0u);
 
-TEST_F(HistoryEventsTest, WhatFailsDoesNotComeBack) {
+  history_.emplace();
   fill(1);
   tell(EventKind::kEvict, 1, with_loss(Loss::kEvicted));
   tell(EventKind::kInstantiate, 1, [](CacheEvent& event) { event.status = absl::UnknownError(""); });
-  EXPECT_EQ(history_.returns(false).of_twice, 0u);
+  EXPECT_EQ(history_->returns(false).of_twice, 0u);
   tell(EventKind::kInstantiate, 1);
-  EXPECT_EQ(history_.returns(false).of_twice, 1u);
+  EXPECT_EQ(history_->returns(false).of_twice, 1u);
 }
 
 TEST_F(HistoryEventsTest, LentExecutablesCountIfAsked) {
@@ -110,8 +106,8 @@ TEST_F(HistoryEventsTest, LentExecutablesCountIfAsked) {
     tell(EventKind::kLend, 1 + i % 2, with_loss(Loss::kLent));
     tell(EventKind::kUpdate, 2 - i % 2);
   }
-  EXPECT_EQ(history_.returns(/*with_lent=*/false).of_twice, 0u);
-  EXPECT_EQ(history_.returns(/*with_lent=*/true).of_twice, 9u);
+  EXPECT_EQ(history_->returns(/*with_lent=*/false).of_twice, 0u);
+  EXPECT_EQ(history_->returns(/*with_lent=*/true).of_twice, 9u);
 }
 
 TEST_F(HistoryEventsTest, CapturesForALostTemplateCount) {
@@ -124,9 +120,9 @@ TEST_F(HistoryEventsTest, CapturesForALostTemplateCount) {
   tell(EventKind::kCapture, 1, captured(Loss::kNone, true));
   tell(EventKind::kCapture, 1, captured(Loss::kStale, true));
   tell(EventKind::kCapture, 1, captured(Loss::kTemplates, false));
-  EXPECT_EQ(history_.recaptures(), 0u);
+  EXPECT_EQ(history_->recaptures(), 0u);
   tell(EventKind::kCapture, 1, captured(Loss::kTemplates, true));
-  EXPECT_EQ(history_.recaptures(), 1u);
+  EXPECT_EQ(history_->recaptures(), 1u);
 }
 
 TEST_F(HistoryEventsTest, ReasonsAndRunsOfErasedEntriesCountByLabel) {
@@ -139,7 +135,7 @@ TEST_F(HistoryEventsTest, ReasonsAndRunsOfErasedEntriesCountByLabel) {
   tell(EventKind::kErase, 2, [&](CacheEvent& event) { event.runs = &runs; });
   tell(EventKind::kErase, 2, [&](CacheEvent& event) { event.runs = &runs; });
   tell(EventKind::kRun, 0, [](CacheEvent& event) { event.reason = EagerReason::kDisabled; });  // It has no entry.
-  const std::vector<LabelStats> labels = history_.labels();
+  const std::vector<LabelStats> labels = history_->labels();
   ASSERT_EQ(labels.size(), 2u);
   EXPECT_EQ(labels[0].label, "k1");
   EXPECT_EQ(labels[0].eager_reasons[static_cast<std::size_t>(EagerReason::kBudget)], 1u);
@@ -147,27 +143,16 @@ TEST_F(HistoryEventsTest, ReasonsAndRunsOfErasedEntriesCountByLabel) {
   EXPECT_EQ(labels[1].outcomes[static_cast<std::size_t>(Outcome::kReplayed)], 14u);
 }
 
-TEST_F(HistoryEventsTest, FurtherLabelsAreOthers) {
-  for (std::uint64_t entry = 1; entry <= 100; ++entry) tell(EventKind::kCapture, entry);
-  const std::vector<LabelStats> labels = history_.labels();
-  ASSERT_EQ(labels.size(), History::kMostLabels + 1);
-  EXPECT_EQ(labels[63].label, "k64");
-  EXPECT_EQ(labels[64].label, "other");
-}
-
 TEST_F(HistoryEventsTest, ThreadsMayTellAtOnce) {
-  std::vector<std::thread> threads;
-  for (std::uint64_t entry = 1; entry <= 4; ++entry) {
-    threads.emplace_back([&, entry] {
-      for (int i = 0; i < 500; ++i) {
-        tell(EventKind::kInstantiate, entry);
-        tell(EventKind::kEvict, entry, with_loss(Loss::kEvicted));
-        (void)history_.labels();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(history_.labels().size(), 4u);
+  in_threads(4, [&](int thread) {
+    const auto entry = static_cast<std::uint64_t>(thread + 1);
+    for (int i = 0; i < 500; ++i) {
+      tell(EventKind::kInstantiate, entry);
+      tell(EventKind::kEvict, entry, with_loss(Loss::kEvicted));
+      (void)history_->labels();
+    }
+  });
+  EXPECT_EQ(history_->labels().size(), 4u);
 }
 
 // ---- Of a cache -----------------------------------------------------------------------------------------------------
@@ -183,15 +168,17 @@ class HistoryTest : public AdviceTest {
     for (LabelStats& stats : graphcache::labels(cache)) labels[stats.label] = stats;
     return labels;
   }
+  // Runs so many keys in turn.
+  void run_in_turn(Cache& cache, int keys, int runs) {
+    for (int i = 0; i < runs; ++i) EXPECT_TRUE(run_add(cache, key("k", i % keys)).ok());
+  }
   static std::uint64_t count(const LabelStats& stats, Outcome outcome) {
     return stats.outcomes[static_cast<std::size_t>(outcome)];
   }
 };
 
 TEST_F(HistoryTest, WithoutAHistoryEntriesThatExistAreSummedUp) {
-  Options options;
-  options.capture_after = 2;
-  Cache cache(options);
+  Cache cache({.capture_after = 2});
   EXPECT_TRUE(labels(cache).empty());
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(run_add(cache, key("a", 1)).ok());
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(run_add(cache, key("a", 2)).ok());
@@ -224,9 +211,7 @@ TEST_F(HistoryTest, RunsCountByTheLabelOfTheirKey) {
 }
 
 TEST_F(HistoryTest, DirectRunsCountByLabelAndReason) {
-  Options options;
-  options.capture_after = 2;
-  Cache cache(followed(options));
+  Cache cache(followed({.capture_after = 2}));
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(run_add(cache, key("late")).ok());
   const auto labels = by_label(cache);
   EXPECT_EQ(count(labels.at("late"), Outcome::kEager), 2u);
@@ -250,9 +235,10 @@ TEST_F(HistoryTest, LabelsBeyondSixtyFourAreOthers) {
   for (int i = 0; i < 70; ++i) EXPECT_TRUE(run_add(cache, key("label " + std::to_string(i))).ok());
   EXPECT_TRUE(run_add(cache, key("label 3")).ok());
   const std::vector<LabelStats> labels = graphcache::labels(cache);
-  ASSERT_EQ(labels.size(), 65u);
+  ASSERT_EQ(labels.size(), History::kMostLabels + 1);
   EXPECT_EQ(labels[3].label, "label 3");
   EXPECT_EQ(count(labels[3], Outcome::kReplayed), 1u);
+  EXPECT_EQ(labels[63].label, "label 63");
   EXPECT_EQ(labels[64].label, "other");
   EXPECT_EQ(labels[64].entries, 6u);
   std::uint64_t runs = 0;
@@ -263,26 +249,19 @@ TEST_F(HistoryTest, LabelsBeyondSixtyFourAreOthers) {
 TEST_F(HistoryTest, LabelsOfAllThreadsAddUp) {
   constexpr int kThreads = 4, kRuns = 300;
   Cache cache(followed(unshared(3)));
-  std::vector<std::unique_ptr<DeviceBuffer<float>>> memories;
-  for (int i = 0; i < kThreads; ++i) memories.push_back(std::make_unique<DeviceBuffer<float>>(kSize));
-  std::vector<std::thread> threads;
-  for (int i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&, i] {
-      const Stream own;
-      float* const memory = memories[static_cast<std::size_t>(i)]->get();
-      for (int run = 0; run < kRuns; ++run) {
-        EXPECT_TRUE(cache
-                        .run(key("thread", i, run % 5), own,
-                             [&](cudaStream_t on) { return launch(add, kGrid, kBlock, on, memory, kSize, 1.0f); })
-                        .ok());
-        if (run % 50 == 0) cache.erase(key("thread", i, 1));
-        if (run % 60 == 0) (void)labels(cache);
-      }
-      CUDA_OK(cudaStreamSynchronize(own));
-      cache.erase(key("thread", i, 0));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  std::vector<Lane> lanes(kThreads);
+  in_threads(kThreads, [&](int i) {
+    const Lane& lane = lanes[static_cast<std::size_t>(i)];
+    for (int run = 0; run < kRuns; ++run) {
+      EXPECT_SUCCESS(cache.run(key("thread", i, run % 5), lane.stream, [&](cudaStream_t on) {
+        return launch(add, kGrid, kBlock, on, lane.sum.get(), kSize, 1.0f);
+      }));
+      if (run % 50 == 0) cache.erase(key("thread", i, 1));
+      if (run % 60 == 0) (void)labels(cache);
+    }
+    CUDA_OK(cudaStreamSynchronize(lane.stream));
+    cache.erase(key("thread", i, 0));
+  });
   const LabelStats all = by_label(cache).at("thread");
   EXPECT_EQ(all.outcomes, cache.stats().outcomes);
   EXPECT_EQ(all.eager_reasons, cache.stats().eager_reasons);
@@ -292,7 +271,7 @@ TEST_F(HistoryTest, LabelsOfAllThreadsAddUp) {
 TEST_F(HistoryTest, ABudgetThatIsTooSmall) {
   Cache cache(followed(unshared(4)));
   // With keys in turn, a budget of 4 always loses all 7. Twice the budget would keep them.
-  for (int i = 0; i < 210; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 7)).ok());
+  run_in_turn(cache, 7, 210);
   const Finding finding = only(cache, FindingKind::kBudget);
   EXPECT_EQ(finding.label, "");
   EXPECT_DOUBLE_EQ(finding.ready_rate, 0.0);
@@ -302,36 +281,36 @@ TEST_F(HistoryTest, ABudgetThatIsTooSmall) {
   EXPECT_NE(finding.cure.find("Options::max_executables"), std::string::npos);
   // The prediction is right.
   Cache twice(followed(unshared(8)));
-  for (int i = 0; i < 210; ++i) EXPECT_TRUE(run_add(twice, key("k", i % 7)).ok());
+  run_in_turn(twice, 7, 210);
   EXPECT_EQ(twice.stats().outcome(Outcome::kReplayed), 203u);
   EXPECT_THAT(kinds(twice), testing::IsEmpty());
 }
 
 TEST_F(HistoryTest, FourTimesTheBudget) {
   Cache cache(followed(unshared(4)));
-  for (int i = 0; i < 240; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 12)).ok());
+  run_in_turn(cache, 12, 240);
   const Finding finding = only(cache, FindingKind::kBudget);
   EXPECT_DOUBLE_EQ(finding.ready_rate_of_twice, 0.0);
   EXPECT_DOUBLE_EQ(finding.ready_rate_of_four_times, 228.0 / 240);
   Cache four_times(unshared(16));
-  for (int i = 0; i < 240; ++i) EXPECT_TRUE(run_add(four_times, key("k", i % 12)).ok());
+  run_in_turn(four_times, 12, 240);
   EXPECT_EQ(four_times.stats().outcome(Outcome::kReplayed), 228u);
 }
 
 TEST_F(HistoryTest, NoBudgetWouldHelpKeysThatRunAgainTooLate) {
   Cache cache(followed(unshared(4)));
-  for (int i = 0; i < 100; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 50)).ok());
+  run_in_turn(cache, 50, 100);
   for (const Finding& finding : advise(cache)) EXPECT_NE(finding.kind, FindingKind::kBudget) << finding.text;
 }
 
 TEST_F(HistoryTest, SharedExecutablesLentForWantOfRoom) {
   Cache cache(followed({.max_executables = 2}));
-  for (int i = 0; i < 90; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 3)).ok());
+  run_in_turn(cache, 3, 90);
   const std::vector<Finding> findings = advise(cache);
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_EQ(findings[0].kind, FindingKind::kBudget);
   Cache twice({.max_executables = 4});
-  for (int i = 0; i < 90; ++i) EXPECT_TRUE(run_add(twice, key("k", i % 3)).ok());
+  run_in_turn(twice, 3, 90);
   EXPECT_NEAR(findings[0].ready_rate_of_twice, static_cast<double>(twice.stats().outcome(Outcome::kReplayed)) / 90,
               0.2);
 }
@@ -353,7 +332,7 @@ TEST_F(HistoryTest, TemplatesThatAreDroppedTooEarly) {
 TEST_F(HistoryTest, FindingsOfMoreRunsAreFirst) {
   Cache cache(followed(unshared(4)));
   for (int i = 0; i < 20; ++i) EXPECT_RUN(kEager, cache.run(key("empty"), stream, [](cudaStream_t) {}));
-  for (int i = 0; i < 210; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 7)).ok());
+  run_in_turn(cache, 7, 210);
   EXPECT_THAT(kinds(cache), testing::ElementsAre(FindingKind::kBudget, FindingKind::kDirectRuns));
 }
 

@@ -68,6 +68,12 @@ std::string text_of_bytes(const std::string& bytes) {
   return text_of_lines(line + " text\n");
 }
 
+std::vector<ManifestKey> read(const std::string& text) {
+  const auto keys = read_manifest(text);
+  EXPECT_TRUE(keys.ok()) << keys.status();
+  return keys.value_or(std::vector<ManifestKey>());
+}
+
 void expect_refused(const std::string& text, const std::string& why) {
   const auto keys = read_manifest(text);
   ASSERT_FALSE(keys.ok()) << text;
@@ -96,16 +102,15 @@ TEST(KeyPartsTest, PartsAreThoseThatAKeyWasMadeFrom) {
 
 TEST(ManifestTest, KeysOfEveryKindComeBackEqual) {
   const std::vector<Key> keys = keys_of_every_kind();
-  const auto read = read_manifest(text_of(keys));
-  ASSERT_TRUE(read.ok()) << read.status();
-  ASSERT_EQ(read->size(), keys.size());
+  const std::vector<ManifestKey> all = read(text_of(keys));
+  ASSERT_EQ(all.size(), keys.size());
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    EXPECT_EQ((*read)[i].key, keys[i]);
-    EXPECT_EQ((*read)[i].key.hash(), keys[i].hash());
-    EXPECT_EQ((*read)[i].text, keys[i].to_string());
-    EXPECT_EQ((*read)[i].label, std::string(keys[i].label()));
-    EXPECT_EQ((*read)[i].parts, keys[i].parts());
-    EXPECT_EQ((*read)[i].uses, 100 - i);
+    EXPECT_EQ(all[i].key, keys[i]);
+    EXPECT_EQ(all[i].key.hash(), keys[i].hash());
+    EXPECT_EQ(all[i].text, keys[i].to_string());
+    EXPECT_EQ(all[i].label, std::string(keys[i].label()));
+    EXPECT_EQ(all[i].parts, keys[i].parts());
+    EXPECT_EQ(all[i].uses, 100 - i);
   }
 }
 
@@ -126,13 +131,12 @@ TEST(ManifestTest, KeysWithAnAddressAreLeftOut) {
   int place = 0;
   const std::string text =
       text_of({key("a", &place), key("b", nullptr), key("c", std::optional<int*>(&place)), key("d")});
-  const auto keys = read_manifest(text);
-  ASSERT_TRUE(keys.ok());
-  ASSERT_EQ(keys->size(), 1u);
-  EXPECT_EQ(keys->front().label, "d");
+  const std::vector<ManifestKey> keys = read(text);
+  ASSERT_EQ(keys.size(), 1u);
+  EXPECT_EQ(keys.front().label, "d");
 }
 
-TEST(ManifestTest, AByteThatIsDamagedIsFound) {
+TEST(ManifestTest, DamageIsFound) {
   const std::string text = text_of({key("decode", 16), key("decode", 32)});
   for (std::size_t i = 0; i < text.size(); ++i) {
     for (const unsigned bit : {0u, 3u, 7u}) {
@@ -144,24 +148,17 @@ TEST(ManifestTest, AByteThatIsDamagedIsFound) {
       EXPECT_TRUE(absl::IsInvalidArgument(keys.status())) << keys.status();
     }
   }
-}
-
-TEST(ManifestTest, EmptyLinesBehindTheEndAreNoDamage) {
-  const std::string text = text_of({key("decode", 16)});
-  for (const char* end : {"\n", "\n\n\n"}) {
-    const auto keys = read_manifest(text + end);
-    ASSERT_TRUE(keys.ok()) << keys.status();
-    EXPECT_EQ(keys->size(), 1u);
-  }
-  EXPECT_FALSE(read_manifest(text + "\nmore").ok());
-}
-
-TEST(ManifestTest, ATextThatWasCutIsFound) {
-  const std::string text = text_of({key("decode", 16), key("decode", 32)});
+  // So is a text that was cut.
   for (std::size_t size = 0; size < text.size() - 1; ++size) {
     EXPECT_FALSE(read_manifest(text.substr(0, size)).ok()) << size;
   }
-  EXPECT_TRUE(read_manifest(text).ok());
+  // Empty lines behind the end are no damage.
+  for (const char* end : {"", "\n", "\n\n\n"}) {
+    const auto keys = read_manifest(text + end);
+    ASSERT_TRUE(keys.ok()) << keys.status();
+    EXPECT_EQ(keys->size(), 2u);
+  }
+  EXPECT_FALSE(read_manifest(text + "\nmore").ok());
 }
 
 TEST(ManifestTest, ErrorsDescribeTheFault) {
@@ -207,11 +204,10 @@ TEST(ManifestTest, BytesThatAreNoKeyAreRefused) {
 }
 
 TEST(ManifestTest, WarmUpWarmsOneKeyAfterTheOther) {
-  const auto keys = read_manifest(text_of({key("a"), key("b"), key("c"), key("d")}));
-  ASSERT_TRUE(keys.ok());
+  const std::vector<ManifestKey> keys = read(text_of({key("a"), key("b"), key("c"), key("d")}));
   std::string warmed, progress;
   const WarmUp done = warm_up(
-      *keys, std::chrono::nanoseconds::max(),
+      keys, std::chrono::nanoseconds::max(),
       [&](const ManifestKey& known) {
         warmed += known.label;
         if (known.label == "b") return absl::DataLossError("first");
@@ -228,8 +224,7 @@ TEST(ManifestTest, WarmUpWarmsOneKeyAfterTheOther) {
 }
 
 TEST(ManifestTest, WarmUpStopsWhenItsTimeIsSpent) {
-  const auto keys = read_manifest(text_of({key("a"), key("b"), key("c")}));
-  ASSERT_TRUE(keys.ok());
+  const std::vector<ManifestKey> keys = read(text_of({key("a"), key("b"), key("c")}));
   int calls = 0;
   const auto warm = [&](const ManifestKey&) {
     ++calls;
@@ -237,20 +232,19 @@ TEST(ManifestTest, WarmUpStopsWhenItsTimeIsSpent) {
     while (std::chrono::steady_clock::now() < end) continue;
     return absl::OkStatus();
   };
-  const WarmUp short_one = warm_up(*keys, std::chrono::milliseconds(1), warm);
+  const WarmUp short_one = warm_up(keys, std::chrono::milliseconds(1), warm);
   EXPECT_EQ(calls, 1);  // a key that has begun is completed
   EXPECT_EQ(short_one.warmed, 1u);
   EXPECT_EQ(short_one.left, 2u);
   EXPECT_TRUE(short_one.error.ok());
-  EXPECT_EQ(warm_up(*keys, std::chrono::nanoseconds(0), warm).left, 3u);
+  EXPECT_EQ(warm_up(keys, std::chrono::nanoseconds(0), warm).left, 3u);
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(warm_up({}, std::chrono::seconds(1), warm).warmed, 0u);
 }
 
 TEST(ManifestTest, ExceptionsOfWarmPass) {
-  const auto keys = read_manifest(text_of({key("a"), key("b")}));
-  ASSERT_TRUE(keys.ok());
-  EXPECT_THROW(warm_up(*keys, std::chrono::seconds(1),
+  const std::vector<ManifestKey> keys = read(text_of({key("a"), key("b")}));
+  EXPECT_THROW(warm_up(keys, std::chrono::seconds(1),
                        [](const ManifestKey&) -> absl::Status { throw std::runtime_error("of the caller"); }),
                std::runtime_error);
 }
@@ -258,9 +252,7 @@ TEST(ManifestTest, ExceptionsOfWarmPass) {
 class CacheManifestTest : public CacheTest {};
 
 TEST_F(CacheManifestTest, ThoseThatWereReplayedAreInIt) {
-  Options options = unshared(2);
-  options.max_templates = 3;
-  Cache cache(options);
+  Cache cache(unshared({.max_executables = 2, .max_templates = 3}));
   const auto times = [&](const Key& which, int runs) {
     for (int i = 0; i < runs; ++i) EXPECT_TRUE(run_add(cache, which).ok());
   };
@@ -271,12 +263,11 @@ TEST_F(CacheManifestTest, ThoseThatWereReplayedAreInIt) {
   times(key("often"), 7);
   times(key("once"), 1);
   EXPECT_RUN(kEager, cache.run(key("direct"), stream, [](cudaStream_t) {}));
-  const auto keys = read_manifest(manifest(cache));
-  ASSERT_TRUE(keys.ok()) << keys.status();
-  ASSERT_EQ(keys->size(), 2u) << manifest(cache);
-  EXPECT_EQ(keys->at(0).label, "often");
-  EXPECT_EQ(keys->at(0).uses, 7u);
-  EXPECT_EQ(keys->at(1).label, "evicted");
+  const std::vector<ManifestKey> keys = read(manifest(cache));
+  ASSERT_EQ(keys.size(), 2u) << manifest(cache);
+  EXPECT_EQ(keys.at(0).label, "often");
+  EXPECT_EQ(keys.at(0).uses, 7u);
+  EXPECT_EQ(keys.at(1).label, "evicted");
   EXPECT_EQ(read_manifest(manifest(cache, 1))->size(), 1u);
   EXPECT_TRUE(read_manifest(manifest(Cache()))->empty());
 }
@@ -287,10 +278,9 @@ TEST_F(CacheManifestTest, AKeyOfTwoPlacesIsInItOnce) {
   for (int i = 0; i < 2; ++i) {
     EXPECT_TRUE(cache.run(key("k"), stream, [&](cudaStream_t on) { return add_one(on); }).ok());
   }
-  const auto keys = read_manifest(manifest(cache));
-  ASSERT_TRUE(keys.ok());
-  ASSERT_EQ(keys->size(), 1u);
-  EXPECT_EQ(keys->front().uses, 5u);
+  const std::vector<ManifestKey> keys = read(manifest(cache));
+  ASSERT_EQ(keys.size(), 1u);
+  EXPECT_EQ(keys.front().uses, 5u);
 }
 
 // Like the next start of a program.
@@ -312,11 +302,10 @@ TEST_F(CacheManifestTest, TheNextStartBeginsWithHits) {
     text = manifest(cache);
   }
   expect_sum(12);
-  const auto keys = read_manifest(text);
-  ASSERT_TRUE(keys.ok()) << keys.status();
-  EXPECT_EQ(keys->size(), 3u);
+  const std::vector<ManifestKey> keys = read(text);
+  EXPECT_EQ(keys.size(), 3u);
   Cache cache;
-  const WarmUp done = warm_up(*keys, std::chrono::seconds(10), [&](const ManifestKey& known) {
+  const WarmUp done = warm_up(keys, std::chrono::seconds(10), [&](const ManifestKey& known) {
     return decode(cache, known.key, known.parts.at(1).integer, true).status();
   });
   EXPECT_EQ(done.warmed, 3u);

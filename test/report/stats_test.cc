@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <numeric>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,13 +16,9 @@ namespace {
 
 Stats example() {
   Stats stats;
-  for (int i = 0; i < kOutcomeCount; ++i) stats.outcomes[static_cast<std::size_t>(i)] = 100u + static_cast<unsigned>(i);
-  for (int i = 0; i < kEagerReasonCount; ++i) {
-    stats.eager_reasons[static_cast<std::size_t>(i)] = 200u + static_cast<unsigned>(i);
-  }
-  for (int i = 0; i < kUpdateRefusalCount; ++i) {
-    stats.refused_updates[static_cast<std::size_t>(i)] = 400u + static_cast<unsigned>(i);
-  }
+  std::iota(stats.outcomes.begin(), stats.outcomes.end(), 100u);
+  std::iota(stats.eager_reasons.begin(), stats.eager_reasons.end(), 200u);
+  std::iota(stats.refused_updates.begin(), stats.refused_updates.end(), 400u);
   stats.failed = 301;
   stats.captures = 302;
   stats.capture_failures = 303;
@@ -81,44 +79,40 @@ TEST(StatsTest, CountersAreReadByName) {
   EXPECT_EQ(stats.eager(EagerReason::kDisabled), 200u);
 }
 
-TEST(StatsTest, OutcomesReasonsAndRefusalsHaveNames) {
-  EXPECT_STREQ(to_string(Outcome::kReplayed), "replayed");
-  EXPECT_STREQ(to_string(Outcome::kPatched), "patched");
-  EXPECT_STREQ(to_string(Outcome::kSwitched), "switched");
-  EXPECT_STREQ(to_string(Outcome::kRestored), "restored");
-  EXPECT_STREQ(to_string(Outcome::kUpdated), "updated");
-  EXPECT_STREQ(to_string(Outcome::kInstantiated), "instantiated");
-  EXPECT_STREQ(to_string(Outcome::kEager), "eager");
-  EXPECT_STREQ(to_string(Outcome::kInlined), "inlined");
-  EXPECT_STREQ(to_string(EagerReason::kDisabled), "disabled");
-  EXPECT_STREQ(to_string(EagerReason::kCaptureAfter), "capture_after");
-  EXPECT_STREQ(to_string(EagerReason::kCaptureFailed), "capture_failed");
-  EXPECT_STREQ(to_string(EagerReason::kBackoff), "backoff");
-  EXPECT_STREQ(to_string(EagerReason::kBudget), "budget");
-  EXPECT_STREQ(to_string(EagerReason::kOutOfMemory), "out_of_memory");
-  EXPECT_STREQ(to_string(EagerReason::kRefused), "refused");
-  EXPECT_STREQ(to_string(EagerReason::kLaunchFailed), "launch_failed");
+// All of an enumeration's values have different names, and no other value has one.
+template <class Enum>
+void expect_names(std::size_t count, const std::map<Enum, std::string>& known) {
   std::set<std::string> names;
-  for (int i = 0; i < kOutcomeCount; ++i) names.insert(to_string(static_cast<Outcome>(i)));
-  EXPECT_EQ(names.size(), static_cast<std::size_t>(kOutcomeCount));
-  names.clear();
-  for (int i = 0; i < kEagerReasonCount; ++i) names.insert(to_string(static_cast<EagerReason>(i)));
-  EXPECT_EQ(names.size(), static_cast<std::size_t>(kEagerReasonCount));
-  EXPECT_STREQ(to_string(UpdateRefusal::kTopology), "topology");
-  EXPECT_STREQ(to_string(UpdateRefusal::kNodeType), "node_type");
-  EXPECT_STREQ(to_string(UpdateRefusal::kFunction), "function");
-  EXPECT_STREQ(to_string(UpdateRefusal::kParameters), "parameters");
-  EXPECT_STREQ(to_string(UpdateRefusal::kAttributes), "attributes");
-  EXPECT_STREQ(to_string(UpdateRefusal::kNotSupported), "not_supported");
-  EXPECT_STREQ(to_string(UpdateRefusal::kOther), "other");
-  names.clear();
-  for (int i = 0; i < kUpdateRefusalCount; ++i) names.insert(to_string(static_cast<UpdateRefusal>(i)));
-  EXPECT_EQ(names.size(), static_cast<std::size_t>(kUpdateRefusalCount));
-  EXPECT_STREQ(to_string(static_cast<UpdateRefusal>(99)), "unknown");
-  EXPECT_STREQ(to_string(static_cast<UpdateRefusal>(-1)), "unknown");
-  EXPECT_STREQ(to_string(static_cast<Outcome>(99)), "unknown");
-  EXPECT_STREQ(to_string(static_cast<Outcome>(-1)), "unknown");
-  EXPECT_STREQ(to_string(static_cast<EagerReason>(99)), "unknown");
+  for (std::size_t i = 0; i < count; ++i) names.insert(to_string(static_cast<Enum>(i)));
+  EXPECT_EQ(names.size(), count);
+  for (const auto& [value, name] : known) EXPECT_EQ(to_string(value), name);
+  for (const int none : {99, -1}) EXPECT_STREQ(to_string(static_cast<Enum>(none)), "unknown");
+}
+
+TEST(StatsTest, OutcomesReasonsAndRefusalsHaveNames) {
+  expect_names<Outcome>(kOutcomeCount, {{Outcome::kReplayed, "replayed"},
+                                        {Outcome::kPatched, "patched"},
+                                        {Outcome::kSwitched, "switched"},
+                                        {Outcome::kRestored, "restored"},
+                                        {Outcome::kUpdated, "updated"},
+                                        {Outcome::kInstantiated, "instantiated"},
+                                        {Outcome::kEager, "eager"},
+                                        {Outcome::kInlined, "inlined"}});
+  expect_names<EagerReason>(kEagerReasonCount, {{EagerReason::kDisabled, "disabled"},
+                                                {EagerReason::kCaptureAfter, "capture_after"},
+                                                {EagerReason::kCaptureFailed, "capture_failed"},
+                                                {EagerReason::kBackoff, "backoff"},
+                                                {EagerReason::kBudget, "budget"},
+                                                {EagerReason::kOutOfMemory, "out_of_memory"},
+                                                {EagerReason::kRefused, "refused"},
+                                                {EagerReason::kLaunchFailed, "launch_failed"}});
+  expect_names<UpdateRefusal>(kUpdateRefusalCount, {{UpdateRefusal::kTopology, "topology"},
+                                                    {UpdateRefusal::kNodeType, "node_type"},
+                                                    {UpdateRefusal::kFunction, "function"},
+                                                    {UpdateRefusal::kParameters, "parameters"},
+                                                    {UpdateRefusal::kAttributes, "attributes"},
+                                                    {UpdateRefusal::kNotSupported, "not_supported"},
+                                                    {UpdateRefusal::kOther, "other"}});
 }
 
 void expect_all(const std::string& text, const std::vector<std::string>& parts) {
@@ -156,6 +150,9 @@ TEST(StatsTest, TextHoldsEveryNumber) {
                     "311.5"});
   expect_all(text, {"hit rate 56.31%", "graph rate 85.30%"});  // 406 and 615 of 721
   EXPECT_NE(text.back(), '\n');
+  Stats stale;
+  stale.stale = 4;
+  expect_all(to_string(stale), {"verified hits 0, stale 4"});
 }
 
 TEST(StatsTest, TextOfAFreshCacheIsShortAndWhole) {
@@ -179,18 +176,9 @@ TEST(StatsTest, TextOfAnEntryHoldsItsNumbers) {
   expect_all(to_string(entry), {"(\"train\", 8)", "patched 17", "live", "42", "13", "84.0 KiB", "5"});
 }
 
-TEST(StatsTest, TextOfAnEntryNamesWhatItHas) {
+TEST(StatsTest, TextOfAnEntryNamesWhatItHasAndItsSpecialStates) {
   EntryInfo entry;
   expect_all(to_string(entry), {"nothing recorded"});
-  entry.recorded = true;
-  expect_all(to_string(entry), {"only a template"});
-  entry.live = true;
-  expect_all(to_string(entry), {"live"});
-  EXPECT_EQ(to_string(entry).find("only a template"), std::string::npos) << to_string(entry);
-}
-
-TEST(StatsTest, TextOfAnEntryNamesItsSpecialStates) {
-  EntryInfo entry;
   for (const char* const part : {", pinned", "because", "error: ", "not in the graph", "stale: "}) {
     EXPECT_EQ(to_string(entry).find(part), std::string::npos) << part;
   }
@@ -201,12 +189,11 @@ TEST(StatsTest, TextOfAnEntryNamesItsSpecialStates) {
   entry.stale = {{"argument 1", 2}};
   expect_all(to_string(entry), {", pinned; last direct run because: budget; error: the last; not in the graph: "
                                 "one; not in the graph: two (3 times); stale: argument 1 (2 times)"});
-}
-
-TEST(StatsTest, TextHoldsStaleHits) {
-  Stats stats;
-  stats.stale = 4;
-  expect_all(to_string(stats), {"verified hits 0, stale 4"});
+  entry.recorded = true;
+  expect_all(to_string(entry), {"only a template"});
+  entry.live = true;
+  expect_all(to_string(entry), {"live"});
+  EXPECT_EQ(to_string(entry).find("only a template"), std::string::npos) << to_string(entry);
 }
 
 TEST(StatsTest, FmtPrintsTheTextOfToString) {

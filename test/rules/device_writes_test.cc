@@ -9,9 +9,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <string>
 #include <vector>
 
+#include "cuda/compat.h"
 #include "device_writes_image.h"
 #include "support.h"
 
@@ -38,6 +38,7 @@ class DeviceWritesTest : public testing::Test {
     int major = 0;
     CUDA_OK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
     if (major < 8 || device_writes_image[0] == 0) GTEST_SKIP() << "no device code for this device";
+    if (CUDART_VERSION < 12080) GTEST_SKIP() << "this runtime launches no kernels of libraries";
     CUDA_OK(cudaLibraryLoadData(&library, device_writes_image, nullptr, nullptr, 0, nullptr, nullptr, 0));
     CUDA_OK(cudaLibraryGetKernel(&values, library, "record_values"));
     CUDA_OK(cudaLibraryGetKernel(&negatives, library, "record_negative"));
@@ -112,15 +113,30 @@ class DeviceWritesTest : public testing::Test {
     CUDA_OK(cudaGraphUpload(executable, streams[0]));
     CUDA_OK(cudaDeviceSynchronize());
   }
+  // Lets device code write into a kernel node.
+  static cudaGraphDeviceNode_t on_device(cudaGraphNode_t node) {
+    cudaLaunchAttributeValue value;
+    std::memset(&value, 0, sizeof value);
+    value.deviceUpdatableKernelNode.deviceUpdatable = 1;
+    CUDA_OK(cudaGraphKernelNodeSetAttribute(node, cudaLaunchAttributeDeviceUpdatableKernelNode, &value));
+    return value.deviceUpdatableKernelNode.devNode;
+  }
+  // Adds a node of one block, before these nodes.
+  cudaGraphNode_t add(cudaKernel_t kernel, unsigned threads, void** arguments,
+                      const std::vector<cudaGraphNode_t>& then) {
+    cudaKernelNodeParams params = {};
+    params.func = reinterpret_cast<void*>(kernel);
+    params.gridDim = 1;
+    params.blockDim = threads;
+    params.kernelParams = arguments;
+    cudaGraphNode_t node = nullptr;
+    CUDA_OK(cudaGraphAddKernelNode(&node, graph, nullptr, 0, &params));
+    for (const cudaGraphNode_t one : then) CUDA_OK(add_dependency(graph, node, one));
+    return node;
+  }
   void add_writer() {
     std::vector<cudaGraphDeviceNode_t> handles;
-    for (const cudaGraphNode_t node : nodes) {
-      cudaLaunchAttributeValue value;
-      std::memset(&value, 0, sizeof value);
-      value.deviceUpdatableKernelNode.deviceUpdatable = 1;
-      CUDA_OK(cudaGraphKernelNodeSetAttribute(node, cudaLaunchAttributeDeviceUpdatableKernelNode, &value));
-      handles.push_back(value.deviceUpdatableKernelNode.devNode);
-    }
+    for (const cudaGraphNode_t node : nodes) handles.push_back(on_device(node));
     targets.write(handles);
     std::size_t count = 0;
     CUDA_OK(cudaGraphGetRootNodes(graph, nullptr, &count));
@@ -128,14 +144,7 @@ class DeviceWritesTest : public testing::Test {
     CUDA_OK(cudaGraphGetRootNodes(graph, roots.data(), &count));
     void *to = targets.get(), *what = write.get(), *failed = error.get();
     void* arguments[] = {&to, &what, &failed};
-    cudaKernelNodeParams params = {};
-    params.func = reinterpret_cast<void*>(writer);
-    params.gridDim = 1;
-    params.blockDim = kNodes;
-    params.kernelParams = arguments;
-    cudaGraphNode_t node = nullptr;
-    CUDA_OK(cudaGraphAddKernelNode(&node, graph, nullptr, 0, &params));
-    for (const cudaGraphNode_t root : roots) CUDA_OK(cudaGraphAddDependencies(graph, &node, &root, nullptr, 1));
+    add(writer, kNodes, arguments, roots);
   }
 
   void set_params() {
@@ -310,17 +319,13 @@ class DeviceSpansTest : public DeviceWritesTest {
     CUDA_OK(cudaGraphCreate(&graph, 0));
     Parameter* to = parameter_seen.get();
     void* recorded[] = {&wanted, &to};
-    const cudaGraphNode_t node = add(recorder, nullptr, recorded);
-    cudaLaunchAttributeValue updatable;
-    std::memset(&updatable, 0, sizeof updatable);
-    updatable.deviceUpdatableKernelNode.deviceUpdatable = 1;
-    CUDA_OK(cudaGraphKernelNodeSetAttribute(node, cudaLaunchAttributeDeviceUpdatableKernelNode, &updatable));
+    const cudaGraphNode_t node = add(recorder, 1, recorded, {});
+    cudaGraphDeviceNode_t handle = on_device(node);
     const Parameter* from = in_memory.get();
     const Span* what = span.get();
     int* failed = error.get();
-    void* written[] = {&value, &from, &updatable.deviceUpdatableKernelNode.devNode, &what, &failed};
-    const cudaGraphNode_t before = add(span_writer, node, written);
-    ASSERT_NE(before, nullptr);
+    void* written[] = {&value, &from, &handle, &what, &failed};
+    ASSERT_NE(add(span_writer, 1, written, {node}), nullptr);
     CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
     CUDA_OK(cudaGraphUpload(executable, streams[0]));
     CUDA_OK(cudaDeviceSynchronize());
@@ -331,19 +336,6 @@ class DeviceSpansTest : public DeviceWritesTest {
       CUDA_OK(cudaGraphDestroy(graph));
     }
     DeviceWritesTest::TearDown();
-  }
-
-  // Adds a node of one thread, before another one if that is given.
-  cudaGraphNode_t add(cudaKernel_t kernel, cudaGraphNode_t then, void** arguments) {
-    cudaKernelNodeParams params = {};
-    params.func = reinterpret_cast<void*>(kernel);
-    params.gridDim = params.blockDim = 1;
-    params.kernelParams = arguments;
-    cudaGraphNode_t node = nullptr;
-    CUDA_OK(cudaGraphAddKernelNode(&node, graph, nullptr, 0, &params));
-    if (then == nullptr) return node;
-    CUDA_OK(cudaGraphAddDependencies(graph, &node, &then, nullptr, 1));
-    return node;
   }
 
   // Launches with this write, and waits.

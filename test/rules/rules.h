@@ -145,6 +145,19 @@ class RuntimeRules : public testing::Test {
     return keep(graph);
   }
 
+  // Kernels that add so much each.
+  cudaGraph_t capture_adds(int count, float value = 1) {
+    return capture([&] {
+      for (int i = 0; i < count; ++i) OK(plus(value, stream_));
+    });
+  }
+
+  cudaGraph_t clone_of(cudaGraph_t graph) {
+    cudaGraph_t clone = nullptr;
+    GIVES(cudaSuccess, cudaGraphClone(&clone, graph));
+    return keep(clone);
+  }
+
   cudaGraphExec_t instantiate(cudaGraph_t graph, unsigned long long flags = 0) {
     cudaGraphExec_t executable = nullptr;
     GIVES(cudaSuccess, cudaGraphInstantiate(&executable, graph, flags));
@@ -160,9 +173,20 @@ class RuntimeRules : public testing::Test {
     GIVES(cudaSuccess, cudaGraphExecDestroy(executable));
   }
 
-  static cudaError_t update(cudaGraphExec_t executable, cudaGraph_t graph) {
-    cudaGraphExecUpdateResultInfo info = {};
-    return cudaGraphExecUpdate(executable, graph, &info);
+  cudaError_t update(cudaGraphExec_t executable, cudaGraph_t graph) {
+    info_ = {};
+    return cudaGraphExecUpdate(executable, graph, &info_);
+  }
+  // Whether it refuses the update, for this reason.
+  testing::AssertionResult refuses(cudaGraphExecUpdateResult result, cudaGraphExec_t executable, cudaGraph_t graph) {
+    const cudaError_t error = update(executable, graph);
+    if (error == cudaErrorGraphExecUpdateFailure && info_.result == result) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << cudaGetErrorName(error) << ", result " << info_.result << ", not " << result;
+  }
+
+  // Makes a kernel node one that puts this value.
+  cudaError_t patch(cudaGraphExec_t executable, cudaGraphNode_t node, float value) {
+    return cudaGraphExecKernelNodeSetParams(executable, node, Params(fill, 1, 1, device_, 1, value).get());
   }
 
   // Runs the executable on fresh memory and returns element 0.
@@ -288,6 +312,7 @@ class RuntimeRules : public testing::Test {
   cudaEvent_t fork_ = nullptr;
   cudaEvent_t join_ = nullptr;
   float* device_ = nullptr;
+  cudaGraphExecUpdateResultInfo info_ = {};  // of the last update
   std::vector<cudaGraph_t> graphs_;
   std::vector<cudaGraphExec_t> executables_;
 };

@@ -14,7 +14,7 @@ using Fact32 = RuntimeRules;
 using Fact33 = RuntimeRules;
 using Fact34 = RuntimeRules;
 
-TEST_F(Fact31, ErrorsLatchPerThread) {
+TEST_F(Fact31, ErrorsLatchPerThreadAndTheSlotKeepsTheLatest) {
   GIVES(cudaErrorInvalidDevice, cudaSetDevice(1000));
   GIVES(cudaSuccess, on_other_thread([] { return cudaGetLastError(); }));
   GIVES(cudaSuccess, cudaSetDevice(0));  // a success does not clear the slot
@@ -22,9 +22,7 @@ TEST_F(Fact31, ErrorsLatchPerThread) {
   GIVES(cudaErrorInvalidDevice, cudaGetLastError());
   GIVES(cudaSuccess, cudaGetLastError());
   EXPECT_STREQ("cudaErrorStreamCaptureInvalidated", cudaGetErrorName(cudaErrorStreamCaptureInvalidated));
-}
 
-TEST_F(Fact31, TheSlotKeepsTheLatestError) {
   GIVES(cudaErrorInvalidDevice, cudaSetDevice(1000));
   GIVES(cudaErrorInvalidValue, cudaGraphLaunch(nullptr, stream_));
   GIVES(cudaErrorInvalidValue, cudaGetLastError());
@@ -113,8 +111,7 @@ TEST_F(Fact32, AFaultIsEveryonesErrorForEver) {
     GIVES(cudaErrorLaunchFailure, cudaGraphInstantiate(&another, graph, 0));
     GIVES(cudaErrorLaunchFailure, cudaGraphLaunch(executable, other_));
     GIVES(cudaErrorLaunchFailure, cudaGraphUpload(executable, other_));
-    GIVES(cudaErrorLaunchFailure,
-          cudaGraphExecKernelNodeSetParams(executable, nodes(graph)[0], Params(fill, 1, 1, device_, 1, 2.0f).get()));
+    GIVES(cudaErrorLaunchFailure, patch(executable, nodes(graph)[0], 2));
     GIVES(cudaSuccess, on_other_thread([] { return cudaGetLastError(); }));
     GIVES(cudaErrorLaunchFailure, on_other_thread([&] { return cudaMalloc(&memory, 64); }));
 
@@ -175,7 +172,9 @@ TEST_F(Fact33, AResetEndsTheContextAndTheNextCallBeginsAnother) {
     EXPECT_EQ(CUDA_SUCCESS, id_of_context(nullptr, &after));
     EXPECT_NE(before, after);
     EXPECT_EQ(3, run(instantiate(capture([this] { OK(put(3, stream_)); }))));
+#if CUDART_VERSION >= 13000  // An older runtime crashes.
     GIVES(cudaErrorInvalidResourceHandle, cudaStreamDestroy(stale));
+#endif
     leave();
   };
   EXPECT_EXIT(reset(), testing::ExitedWithCode(0), "");

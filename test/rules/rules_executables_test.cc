@@ -11,68 +11,48 @@ using Fact14 = RuntimeRules;
 using Fact15 = RuntimeRules;
 using Fact18 = RuntimeRules;
 
-TEST_F(RuntimeRules, ExecutablesOutliveTheirGraph) {
-  const cudaGraph_t graph = capture([this] { OK(put(7, stream_)); });
-  const cudaGraphExec_t executable = instantiate(graph);
-  destroy(graph);
-  EXPECT_EQ(7, run(executable));
-}
-
 TEST_F(Fact12, OnlyNodesOfTheBasePatchAnExecutable) {
   misuses_on_purpose = true;
   const cudaGraph_t base = capture([this] { OK(put(1, stream_)); });
   const cudaGraph_t other = capture([this] { OK(put(2, stream_)); });
-  cudaGraph_t clone = nullptr;
-  OK(cudaGraphClone(&clone, base));
-  const cudaGraphNode_t base_node = nodes(base)[0], other_node = nodes(other)[0], clone_node = nodes(keep(clone))[0];
+  const cudaGraph_t clone = clone_of(base);
+  const cudaGraphNode_t base_node = nodes(base)[0], other_node = nodes(other)[0], clone_node = nodes(clone)[0];
   const cudaGraphExec_t executable = instantiate(base), of_clone = instantiate(clone);
-  Params patch(fill, 1, 1, device_, 1, 9.0f);
-  const auto try_patch = [&](cudaGraphExec_t target, cudaGraphNode_t node) {
-    return cudaGraphExecKernelNodeSetParams(target, node, patch.get());
-  };
-  GIVES(cudaSuccess, try_patch(of_clone, clone_node));
-  GIVES(cudaErrorInvalidValue, try_patch(of_clone, base_node));
-  GIVES(cudaErrorInvalidValue, try_patch(executable, clone_node));
-  GIVES(cudaErrorInvalidValue, try_patch(executable, other_node));
+  GIVES(cudaSuccess, patch(of_clone, clone_node, 9));
+  GIVES(cudaErrorInvalidValue, patch(of_clone, base_node, 9));
+  GIVES(cudaErrorInvalidValue, patch(executable, clone_node, 9));
+  GIVES(cudaErrorInvalidValue, patch(executable, other_node, 9));
 
-  cudaGraphExecUpdateResultInfo info = {};
-  OK(cudaGraphExecUpdate(executable, other, &info));
+  OK(update(executable, other));
   EXPECT_EQ(2, run(executable));
-  GIVES(cudaErrorInvalidValue, try_patch(executable, other_node));
-  GIVES(cudaSuccess, try_patch(executable, base_node));
+  GIVES(cudaErrorInvalidValue, patch(executable, other_node, 9));
+  GIVES(cudaSuccess, patch(executable, base_node, 9));
   EXPECT_EQ(9, run(executable));
 
   cudaGraphNode_t late = nullptr;
-  OK(cudaGraphAddKernelNode(&late, base, nullptr, 0, patch.get()));
-  GIVES(cudaErrorInvalidValue, try_patch(executable, late));
+  OK(cudaGraphAddKernelNode(&late, base, nullptr, 0, Params(fill, 1, 1, device_, 1, 9.0f).get()));
+  GIVES(cudaErrorInvalidValue, patch(executable, late, 9));
   destroy(base);
-  GIVES(cudaErrorInvalidValue, try_patch(executable, base_node));
+  GIVES(cudaErrorInvalidValue, patch(executable, base_node, 9));
   EXPECT_EQ(9, run(executable));
-}
-
-TEST_F(Fact12, TwoExecutablesOfOneGraphTakeItsNodes) {
-  const cudaGraph_t graph = capture([this] { OK(put(1, stream_)); });
-  const cudaGraphExec_t first = instantiate(graph), second = instantiate(graph);
-  OK(cudaGraphExecKernelNodeSetParams(first, nodes(graph)[0], Params(fill, 1, 1, device_, 1, 2.0f).get()));
-  OK(cudaGraphExecKernelNodeSetParams(second, nodes(graph)[0], Params(fill, 1, 1, device_, 1, 3.0f).get()));
-  EXPECT_EQ(2, run(first));
-  EXPECT_EQ(3, run(second));
 }
 
 TEST_F(Fact13, PatchesStayInTheExecutable) {
   const cudaGraph_t graph = capture([this] { OK(put(1, stream_)); });
   const cudaGraphNode_t node = nodes(graph)[0];
   const cudaGraphExec_t executable = instantiate(graph), twin = instantiate(graph);
-  OK(cudaGraphExecKernelNodeSetParams(executable, node, Params(fill, 1, 1, device_, 1, 2.0f).get()));
+  OK(patch(executable, node, 2));
   EXPECT_EQ(2, run(executable));
   EXPECT_EQ(1, run(twin));
   EXPECT_EQ(1, run(instantiate(graph)));
-  cudaGraphExecUpdateResultInfo info = {};
-  OK(cudaGraphExecUpdate(executable, graph, &info));  // restores the template's values (facts 13)
+  OK(patch(twin, node, 3));  // two executables of one graph take its nodes (facts 12)
+  EXPECT_EQ(2, run(executable));
+  EXPECT_EQ(3, run(twin));
+  OK(update(executable, graph));  // restores the template's values (facts 13)
   EXPECT_EQ(1, run(executable));
   OK(cudaGraphKernelNodeSetParams(node, Params(fill, 1, 1, device_, 1, 3.0f).get()));
   EXPECT_EQ(1, run(executable));
-  OK(cudaGraphExecUpdate(executable, graph, &info));
+  OK(update(executable, graph));
   EXPECT_EQ(3, run(executable));
 }
 
@@ -84,7 +64,7 @@ TEST_F(Fact13, PatchesMayChangeShapeAndFunction) {
   clear();
   OK(cudaGraphLaunch(executable, stream_));
   EXPECT_EQ(40, read<int>());
-  OK(cudaGraphExecKernelNodeSetParams(executable, node, Params(fill, 1, 1, device_, 1, 6.0f).get()));
+  OK(patch(executable, node, 6));
   EXPECT_EQ(6, run(executable));
 }
 

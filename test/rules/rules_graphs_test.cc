@@ -67,8 +67,7 @@ TEST_F(RuntimeRules, BadNodesAreRefused) {
 
   OK(cudaGraphAddEmptyNode(&node, graph, &own, 1));
   OK(add_edge(graph, node, own));
-  cudaGraphExec_t executable = nullptr;
-  GIVES(cudaErrorInvalidValue, cudaGraphInstantiate(&executable, graph, 0));  // a cycle
+  GIVES(cudaErrorInvalidValue, instantiation_error(graph));  // a cycle
 }
 
 TEST_F(RuntimeRules, NodesReportTheirParameters) {
@@ -103,13 +102,12 @@ TEST_F(RuntimeRules, NodesReportTheirParameters) {
 
 TEST_F(RuntimeRules, BadHandlesAndFlagsAreRefused) {
   cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
   GIVES(cudaErrorInvalidValue, cudaGraphCreate(&graph, 5));
   GIVES(cudaErrorInvalidValue, cudaGraphDestroy(nullptr));
   GIVES(cudaErrorInvalidValue, cudaGraphExecDestroy(nullptr));
   GIVES(cudaErrorInvalidValue, cudaGraphLaunch(nullptr, stream_));
-  GIVES(cudaErrorInvalidValue, cudaGraphInstantiate(&executable, nullptr, 0));
-  GIVES(cudaErrorInvalidValue, cudaGraphInstantiate(&executable, capture([] {}), 0x4000));
+  GIVES(cudaErrorInvalidValue, instantiation_error(nullptr));
+  GIVES(cudaErrorInvalidValue, instantiation_error(capture([] {}), 0x4000));
   GIVES(cudaErrorInvalidResourceHandle, cudaStreamWaitEvent(stream_, nullptr, 0));
 }
 
@@ -186,9 +184,7 @@ TEST_F(RuntimeRules, TheDriverReportsTypesAndDependenciesLikeTheRuntime) {
 }
 
 TEST_F(RuntimeRules, EdgesAndNodesCanBeTakenOutOfAGraph) {
-  const cudaGraph_t graph = capture([&] {
-    for (int i = 0; i < 4; ++i) OK(plus(1, stream_));
-  });
+  const cudaGraph_t graph = capture_adds(4);
   const Nodes all = nodes(graph);
   const cudaGraphExec_t executable = instantiate(graph);
   GIVES(cudaErrorInvalidValue, remove_edge(graph, all[0], all[2]));
@@ -213,12 +209,7 @@ TEST_F(RuntimeRules, EdgesAndNodesCanBeTakenOutOfAGraph) {
 }
 
 TEST_F(RuntimeRules, NodesAreFoundInAClone) {
-  const cudaGraph_t graph = capture([&] {
-    for (int i = 0; i < 3; ++i) OK(plus(1, stream_));
-  });
-  cudaGraph_t clone = nullptr;
-  OK(cudaGraphClone(&clone, graph));
-  keep(clone);
+  const cudaGraph_t graph = capture_adds(3), clone = clone_of(graph);
   cudaGraphNode_t found = nullptr, late = nullptr;
   for (int i = 0; i < 3; ++i) {
     OK(cudaGraphNodeFindInClone(&found, nodes(graph)[i], clone));
@@ -248,9 +239,8 @@ TEST_F(RuntimeRules, AChildGraphNodeOwnsAClone) {
 
   OK(cudaGraphKernelNodeSetParams(nodes(embedded)[0], Params(fill, 1, 1, device_, 1, 5.0f).get()));
   EXPECT_EQ(5, run(instantiate(parent)));
-  cudaGraphExec_t executable = nullptr;
   GIVES(cudaErrorInvalidValue, cudaGraphDestroy(embedded));
-  GIVES(cudaErrorNotSupported, cudaGraphInstantiate(&executable, embedded, 0));
+  GIVES(cudaErrorNotSupported, instantiation_error(embedded));
   cudaGraph_t none = nullptr;
   cudaGraphNode_t added = nullptr;
   GIVES(cudaErrorInvalidValue, cudaGraphChildGraphNodeGetGraph(nodes(embedded)[0], &none));
@@ -310,12 +300,11 @@ TEST_F(Fact12, NodesOfTheEmbeddedGraphPatchTheParentsExecutable) {
   const cudaGraphNode_t kernel = nodes(embedded_in(inner))[1];
   const cudaGraphExec_t executable = instantiate(parent);
   EXPECT_EQ(3, run(executable));
-  const Params patch(fill, 1, 1, device_, 1, 7.0f);
   for (cudaGraphNode_t wrong : {nodes(child)[1], nodes(embedded_in(node))[1], inner, outer}) {
-    GIVES(cudaErrorInvalidValue, cudaGraphExecKernelNodeSetParams(executable, wrong, patch.get()));
+    GIVES(cudaErrorInvalidValue, patch(executable, wrong, 7));
     GIVES(cudaErrorInvalidValue, cudaGraphNodeSetEnabled(executable, wrong, 0));
   }
-  OK(cudaGraphExecKernelNodeSetParams(executable, kernel, patch.get()));
+  OK(patch(executable, kernel, 7));
   EXPECT_EQ(7, run(executable));
   OK(cudaGraphNodeSetEnabled(executable, kernel, 0));
   EXPECT_EQ(0, run(executable));
@@ -330,9 +319,7 @@ TEST_F(Fact12, NodesOfTheEmbeddedGraphPatchTheParentsExecutable) {
 TEST_F(Fact12, ACloneOfAParentHasEmbeddedNodesOfItsOwn) {
   const cudaGraph_t parent = make_graph();
   const cudaGraphNode_t node = embed(capture([&] { OK(put(3, stream_)); }), parent);
-  cudaGraph_t clone = nullptr;
-  OK(cudaGraphClone(&clone, parent));
-  keep(clone);
+  const cudaGraph_t clone = clone_of(parent);
   cudaGraphNode_t twin = nullptr, inner = nullptr;
   OK(cudaGraphNodeFindInClone(&twin, node, clone));
   EXPECT_EQ(nodes(clone)[0], twin);
@@ -340,19 +327,16 @@ TEST_F(Fact12, ACloneOfAParentHasEmbeddedNodesOfItsOwn) {
   GIVES(cudaErrorInvalidValue, cudaGraphNodeFindInClone(&inner, original, clone));
   OK(cudaGraphNodeFindInClone(&inner, original, embedded_in(twin)));
   const cudaGraphExec_t executable = instantiate(clone);
-  const Params patch(fill, 1, 1, device_, 1, 7.0f);
-  GIVES(cudaErrorInvalidValue, cudaGraphExecKernelNodeSetParams(executable, original, patch.get()));
+  GIVES(cudaErrorInvalidValue, patch(executable, original, 7));
   destroy(parent);
-  OK(cudaGraphExecKernelNodeSetParams(executable, inner, patch.get()));
+  OK(patch(executable, inner, 7));
   EXPECT_EQ(7, run(executable));
   EXPECT_EQ(3, run(instantiate(clone)));
 }
 
 TEST_F(RuntimeRules, AChildGraphIsReplacedByOneOfTheSameShape) {
   const auto of = [this](float value) { return capture([&] { OK(put(value, stream_)); }); };
-  const cudaGraph_t two = capture([&] {
-    for (int i = 0; i < 2; ++i) OK(plus(1, stream_));
-  });
+  const cudaGraph_t two = capture_adds(2);
   const cudaGraph_t fills = capture([&] { OK(cudaMemsetAsync(device_, 0, 4, stream_)); });
   const cudaGraph_t parent = make_graph();
   const cudaGraphNode_t node = embed(of(3), parent);
@@ -361,9 +345,8 @@ TEST_F(RuntimeRules, AChildGraphIsReplacedByOneOfTheSameShape) {
   const cudaGraph_t given = of(11);
   OK(cudaGraphExecChildGraphNodeSetParams(executable, node, given));
   EXPECT_EQ(11, run(executable));
-  const Params patch(fill, 1, 1, device_, 1, 12.0f);
-  GIVES(cudaErrorInvalidValue, cudaGraphExecKernelNodeSetParams(executable, nodes(given)[0], patch.get()));
-  OK(cudaGraphExecKernelNodeSetParams(executable, kernel, patch.get()));
+  GIVES(cudaErrorInvalidValue, patch(executable, nodes(given)[0], 12));
+  OK(patch(executable, kernel, 12));
   EXPECT_EQ(12, run(executable));
   for (cudaGraph_t other : {two, fills}) {
     GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecChildGraphNodeSetParams(executable, node, other));
@@ -372,21 +355,18 @@ TEST_F(RuntimeRules, AChildGraphIsReplacedByOneOfTheSameShape) {
   GIVES(cudaErrorInvalidValue, cudaGraphExecChildGraphNodeSetParams(executable, node, nullptr));
   EXPECT_EQ(12, run(executable));
 
-  cudaGraphExecUpdateResultInfo info = {};
   const cudaGraph_t same = make_graph(), longer = make_graph(), typed = make_graph();
   const cudaGraphNode_t other = embed(of(21), same);
   embed(two, longer);
   const cudaGraphNode_t changed = embed(fills, typed);
-  GIVES(cudaSuccess, cudaGraphExecUpdate(executable, same, &info));
+  GIVES(cudaSuccess, update(executable, same));
   EXPECT_EQ(21, run(executable));
-  GIVES(cudaErrorInvalidValue, cudaGraphExecKernelNodeSetParams(executable, nodes(embedded_in(other))[0], patch.get()));
-  OK(cudaGraphExecKernelNodeSetParams(executable, kernel, patch.get()));
-  GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(executable, longer, &info));
-  EXPECT_EQ(cudaGraphExecUpdateErrorTopologyChanged, info.result);
-  EXPECT_EQ(nullptr, info.errorNode);
-  GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(executable, typed, &info));
-  EXPECT_EQ(cudaGraphExecUpdateErrorNodeTypeChanged, info.result);
-  EXPECT_EQ(nodes(embedded_in(changed))[0], info.errorNode);
+  GIVES(cudaErrorInvalidValue, patch(executable, nodes(embedded_in(other))[0], 12));
+  OK(patch(executable, kernel, 12));
+  EXPECT_TRUE(refuses(cudaGraphExecUpdateErrorTopologyChanged, executable, longer));
+  EXPECT_EQ(nullptr, info_.errorNode);
+  EXPECT_TRUE(refuses(cudaGraphExecUpdateErrorNodeTypeChanged, executable, typed));
+  EXPECT_EQ(nodes(embedded_in(changed))[0], info_.errorNode);
   EXPECT_EQ(12, run(executable));
 }
 

@@ -12,14 +12,14 @@ class MemoryRules : public RuntimeRules {
     cudaDeviceGraphMemTrim(0);
   }
 
-  // Allocates, stores the value, copies it to device_ and, if wanted, frees.
-  cudaGraph_t allocating(float value, bool freed, float** memory) {
+  // Allocates memory_, stores the value, copies it to device_ and, if wanted, frees.
+  cudaGraph_t allocating(float value, bool freed) {
     return capture([&] {
-      OK(cudaMallocAsync(reinterpret_cast<void**>(memory), 64, stream_));
-      OK(launch(fill, 1, 1, stream_, *memory, 1, value));
-      OK(cudaMemcpyAsync(device_, *memory, sizeof(float), cudaMemcpyDeviceToDevice, stream_));
+      OK(cudaMallocAsync(reinterpret_cast<void**>(&memory_), 64, stream_));
+      OK(launch(fill, 1, 1, stream_, memory_, 1, value));
+      OK(cudaMemcpyAsync(device_, memory_, sizeof(float), cudaMemcpyDeviceToDevice, stream_));
       if (freed) {
-        OK(cudaFreeAsync(*memory, stream_));
+        OK(cudaFreeAsync(memory_, stream_));
       }
     });
   }
@@ -29,29 +29,27 @@ class MemoryRules : public RuntimeRules {
     GIVES(cudaSuccess, cudaDeviceGetGraphMemAttribute(0, type, &value));
     return value;
   }
+
+  float* memory_ = nullptr;  // of the latest allocating()
 };
 
 using Fact25 = MemoryRules;
 using Fact29 = MemoryRules;
 
 TEST_F(Fact25, AGraphThatAllocatesHasOneExecutableAtATime) {
-  float* memory = nullptr;
-  const cudaGraph_t graph = allocating(5, true, &memory);
+  const cudaGraph_t graph = allocating(5, true);
   const cudaGraphExec_t executable = instantiate(graph);
-  cudaGraphExec_t second = nullptr;
-  GIVES(cudaErrorNotSupported, cudaGraphInstantiate(&second, graph, 0));
-  GIVES(cudaErrorNotSupported, cudaGraphInstantiate(&second, graph, cudaGraphInstantiateFlagAutoFreeOnLaunch));
+  GIVES(cudaErrorNotSupported, instantiation_error(graph));
+  GIVES(cudaErrorNotSupported, instantiation_error(graph, cudaGraphInstantiateFlagAutoFreeOnLaunch));
   destroy(executable);
   EXPECT_EQ(5, run(instantiate(graph)));
 }
 
 TEST_F(Fact25, AGraphThatAllocatesIsNotClonedEmbeddedOrTakenApart) {
-  float* memory = nullptr;
-  const cudaGraph_t graph = allocating(5, true, &memory), parent = make_graph();
+  const cudaGraph_t graph = allocating(5, true), parent = make_graph();
   const Nodes all = nodes(graph);
-  cudaGraph_t clone = nullptr;
   cudaGraphNode_t node = nullptr;
-  GIVES(cudaErrorNotSupported, cudaGraphClone(&clone, graph));
+  GIVES(cudaErrorNotSupported, clone_error(graph));
   GIVES(cudaErrorNotSupported, cudaGraphAddChildGraphNode(&node, parent, nullptr, 0, graph));
   GIVES(cudaErrorNotSupported, cudaGraphDestroyNode(all[0]));
   GIVES(cudaErrorNotSupported, cudaGraphDestroyNode(all[1]));  // a kernel
@@ -62,13 +60,12 @@ TEST_F(Fact25, AGraphThatAllocatesIsNotClonedEmbeddedOrTakenApart) {
   for (cudaGraphNode_t fixed : {all[0], all[3]}) {
     GIVES(cudaErrorInvalidValue, cudaGraphNodeSetEnabled(executable, fixed, 0));
   }
-  OK(cudaGraphExecKernelNodeSetParams(executable, all[1], Params(fill, 1, 1, memory, 1, 6.0f).get()));
+  OK(cudaGraphExecKernelNodeSetParams(executable, all[1], Params(fill, 1, 1, memory_, 1, 6.0f).get()));
   EXPECT_EQ(6, run(executable));
 }
 
 TEST_F(Fact25, AnUpdateTakesAGraphOverUnlessAnotherExecutableHasIt) {
-  float *of_first = nullptr, *of_second = nullptr;
-  const cudaGraph_t first = allocating(1, true, &of_first), second = allocating(2, true, &of_second);
+  const cudaGraph_t first = allocating(1, true), second = allocating(2, true);
   const cudaGraph_t plain = capture([this] { OK(put(5, stream_)); });
   const cudaGraphExec_t executable = instantiate(first), of_plain = instantiate(plain);
   GIVES(cudaSuccess, update(executable, first));
@@ -79,9 +76,8 @@ TEST_F(Fact25, AnUpdateTakesAGraphOverUnlessAnotherExecutableHasIt) {
 
   GIVES(cudaSuccess, update(executable, second));
   EXPECT_EQ(2, run(executable));
-  cudaGraphExec_t another = nullptr;
-  GIVES(cudaErrorNotSupported, cudaGraphInstantiate(&another, second, 0));
-  another = instantiate(first);
+  GIVES(cudaErrorNotSupported, instantiation_error(second));
+  const cudaGraphExec_t another = instantiate(first);
   GIVES(cudaErrorNotSupported, update(executable, first));
   EXPECT_EQ(2, run(executable));
   EXPECT_EQ(1, run(another));
@@ -89,82 +85,63 @@ TEST_F(Fact25, AnUpdateTakesAGraphOverUnlessAnotherExecutableHasIt) {
 
 TEST_F(Fact25, MemoryFreedInTheGraphNeedsNoOtherFree) {
   misuses_on_purpose = true;
-  float* memory = nullptr;
-  const cudaGraphExec_t executable = instantiate(allocating(5, true, &memory));
+  const cudaGraphExec_t executable = instantiate(allocating(5, true));
   for (int i = 0; i < 3; ++i) EXPECT_EQ(5, run(executable));
-  GIVES(cudaErrorInvalidValue, cudaFree(memory));
-  GIVES(cudaErrorInvalidValue, cudaFreeAsync(memory, stream_));
+  GIVES(cudaErrorInvalidValue, cudaFree(memory_));
+  GIVES(cudaErrorInvalidValue, cudaFreeAsync(memory_, stream_));
 }
 
 TEST_F(Fact25, MemoryLeftByALaunchIsFreedBeforeTheNext) {
   misuses_on_purpose = true;
-  float* memory = nullptr;
-  const cudaGraphExec_t executable = instantiate(allocating(5, false, &memory));
-  GIVES(cudaErrorInvalidValue, cudaFree(memory));  // not allocated yet
+  const cudaGraphExec_t executable = instantiate(allocating(5, false));
+  GIVES(cudaErrorInvalidValue, cudaFree(memory_));  // not allocated yet
   EXPECT_EQ(5, run(executable));
   GIVES(cudaErrorInvalidValue, cudaGraphLaunch(executable, stream_));
   GIVES(cudaSuccess, cudaGraphUpload(executable, stream_));
   EXPECT_EQ(5, read());
-  GIVES(cudaSuccess, cudaFree(memory));
-  GIVES(cudaErrorInvalidValue, cudaFree(memory));
+  GIVES(cudaSuccess, cudaFree(memory_));
+  GIVES(cudaErrorInvalidValue, cudaFree(memory_));
   EXPECT_EQ(5, run(executable));
-  GIVES(cudaSuccess, cudaFreeAsync(memory, stream_));
-  GIVES(cudaErrorInvalidValue, cudaFreeAsync(memory, stream_));
+  GIVES(cudaSuccess, cudaFreeAsync(memory_, stream_));
+  GIVES(cudaErrorInvalidValue, cudaFreeAsync(memory_, stream_));
   GIVES(cudaSuccess, cudaGraphLaunch(executable, stream_));
   GIVES(cudaSuccess, cudaStreamSynchronize(stream_));
-  GIVES(cudaSuccess, cudaFreeAsync(memory, other_));
+  GIVES(cudaSuccess, cudaFreeAsync(memory_, other_));
   GIVES(cudaSuccess, cudaStreamSynchronize(other_));
 }
 
 TEST_F(Fact25, AutoFreeOnLaunchFreesMemoryOfTheLastLaunch) {
-  float* memory = nullptr;
-  const cudaGraphExec_t executable =
-      instantiate(allocating(5, false, &memory), cudaGraphInstantiateFlagAutoFreeOnLaunch);
+  const cudaGraphExec_t executable = instantiate(allocating(5, false), cudaGraphInstantiateFlagAutoFreeOnLaunch);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(5, run(executable));
-  GIVES(cudaSuccess, cudaFree(memory));
+  GIVES(cudaSuccess, cudaFree(memory_));
   EXPECT_EQ(5, run(executable));
   destroy(executable);
-  GIVES(cudaSuccess, cudaFree(memory));  // the memory of the last launch belongs to the program
+  GIVES(cudaSuccess, cudaFree(memory_));  // the memory of the last launch belongs to the program
 }
 
-TEST_F(Fact25, MemoryOfTheLastLaunchOutlivesExecutableAndGraph) {
-  float* memory = nullptr;
-  const cudaGraph_t graph = allocating(5, false, &memory);
+TEST_F(Fact25, MemoryIsRegisteredByTheFirstLaunchAndThatOfTheLastOutlivesExecutableAndGraph) {
+  const cudaGraph_t graph = allocating(5, false);
   const cudaGraphExec_t executable = instantiate(graph);
+  EXPECT_EQ(cudaMemoryTypeUnregistered, memory_type(memory_));
   run(executable);
+  EXPECT_EQ(cudaMemoryTypeDevice, memory_type(memory_));
   destroy(executable);
   const cudaGraphExec_t again = instantiate(graph);
   GIVES(cudaErrorInvalidValue, cudaGraphLaunch(again, stream_));
   destroy(again);
   destroy(graph);
-  cudaPointerAttributes attributes = {};
-  OK(cudaPointerGetAttributes(&attributes, memory));
-  EXPECT_EQ(cudaMemoryTypeDevice, attributes.type);
-  OK(launch(scale, 1, 1, stream_, device_, memory, 1, 2.0f));
+  EXPECT_EQ(cudaMemoryTypeDevice, memory_type(memory_));
+  OK(launch(scale, 1, 1, stream_, device_, memory_, 1, 2.0f));
   EXPECT_EQ(10, read());
-  GIVES(cudaSuccess, cudaFree(memory));
-}
-
-TEST_F(Fact25, MemoryIsUnregisteredUntilTheFirstLaunch) {
-  float* memory = nullptr;
-  const cudaGraphExec_t executable = instantiate(allocating(5, false, &memory));
-  cudaPointerAttributes attributes = {};
-  OK(cudaPointerGetAttributes(&attributes, memory));
-  EXPECT_EQ(cudaMemoryTypeUnregistered, attributes.type);
-  run(executable);
-  OK(cudaPointerGetAttributes(&attributes, memory));
-  EXPECT_EQ(cudaMemoryTypeDevice, attributes.type);
-  GIVES(cudaSuccess, cudaFree(memory));
+  GIVES(cudaSuccess, cudaFree(memory_));
 }
 
 TEST_F(Fact25, AnotherGraphMayFree) {
-  float* memory = nullptr;
-  const cudaGraph_t graph = allocating(5, false, &memory);
-  const cudaGraph_t freeing = capture([&] { OK(cudaFreeAsync(memory, stream_)); });
+  const cudaGraph_t graph = allocating(5, false);
+  const cudaGraph_t freeing = capture([&] { OK(cudaFreeAsync(memory_, stream_)); });
   EXPECT_EQ(std::vector{cudaGraphNodeTypeMemFree}, types(freeing));
   const cudaGraphExec_t executable = instantiate(graph), frees = instantiate(freeing);
-  cudaGraphExec_t second = nullptr;
-  GIVES(cudaErrorNotSupported, cudaGraphInstantiate(&second, freeing, 0));
+  GIVES(cudaErrorNotSupported, instantiation_error(freeing));
   GIVES(cudaErrorInvalidValue, cudaGraphLaunch(frees, stream_));
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(5, run(executable));
@@ -175,8 +152,7 @@ TEST_F(Fact25, AnotherGraphMayFree) {
 
 TEST_F(Fact25, TrimmingGivesMemoryBack) {
   OK(cudaDeviceGraphMemTrim(0));
-  float* memory = nullptr;
-  const cudaGraphExec_t executable = instantiate(allocating(5, false, &memory));
+  const cudaGraphExec_t executable = instantiate(allocating(5, false));
   EXPECT_EQ(0u, attribute(cudaGraphMemAttrReservedMemCurrent));
   run(executable);
   OK(cudaDeviceGraphMemTrim(0));
@@ -185,7 +161,7 @@ TEST_F(Fact25, TrimmingGivesMemoryBack) {
   EXPECT_GE(attribute(cudaGraphMemAttrReservedMemCurrent), used);
   EXPECT_GE(attribute(cudaGraphMemAttrUsedMemHigh), used);
   EXPECT_EQ(5, read());
-  OK(cudaFree(memory));
+  OK(cudaFree(memory_));
   OK(cudaDeviceGraphMemTrim(0));
   EXPECT_EQ(0u, attribute(cudaGraphMemAttrUsedMemCurrent));
   EXPECT_EQ(0u, attribute(cudaGraphMemAttrReservedMemCurrent));
@@ -239,8 +215,7 @@ TEST_F(Fact25, AllocationNodesCanBeAddedByHand) {
 
 // cuBLAS without its own workspace allocates in this way.
 TEST_F(Fact29, AnAllocationDuringACaptureBecomesANode) {
-  float* memory = nullptr;
-  const cudaGraph_t graph = allocating(9, true, &memory);
+  const cudaGraph_t graph = allocating(9, true);
   EXPECT_EQ((std::vector{cudaGraphNodeTypeMemAlloc, cudaGraphNodeTypeKernel, cudaGraphNodeTypeMemcpy,
                          cudaGraphNodeTypeMemFree}),
             types(graph));

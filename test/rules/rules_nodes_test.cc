@@ -74,13 +74,17 @@ using Fact26 = DeviceUpdatable;
 using Fact27 = RuntimeRules;
 using Fact28 = UserObjects;
 
-TEST_F(Fact26, AGraphWithUpdatableNodesHasOneExecutableAtATime) {
+TEST_F(Fact26, AGraphWithUpdatableNodesHasOneExecutableAtATimeThatTheHostPatchesAllTheSame) {
   const cudaGraph_t graph = updatable(3);
+  const cudaGraphNode_t node = nodes(graph)[0];
   const cudaGraphExec_t executable = instantiate(graph);
-  cudaGraphExec_t second = nullptr;
-  GIVES(cudaErrorNotSupported, cudaGraphInstantiate(&second, graph, 0));
+  GIVES(cudaErrorNotSupported, instantiation_error(graph));
   OK(cudaGraphUpload(executable, stream_));
   EXPECT_EQ(3, run(executable));
+  OK(patch(executable, node, 4));
+  EXPECT_EQ(4, run(executable));
+  OK(cudaGraphNodeSetEnabled(executable, node, 0));
+  EXPECT_EQ(0, run(executable));
   destroy(executable);
   EXPECT_EQ(3, run(instantiate(graph)));
 }
@@ -95,16 +99,6 @@ TEST_F(Fact26, UpdatesFromOrToUpdatableNodesAreRefused) {
   EXPECT_EQ(1, run(of_plain));
 }
 
-TEST_F(Fact26, UpdatableNodesArePatchedByTheHostAllTheSame) {
-  const cudaGraph_t graph = updatable(3);
-  const cudaGraphNode_t node = nodes(graph)[0];
-  const cudaGraphExec_t executable = instantiate(graph);
-  OK(cudaGraphExecKernelNodeSetParams(executable, node, Params(fill, 1, 1, device_, 1, 4.0f).get()));
-  EXPECT_EQ(4, run(executable));
-  OK(cudaGraphNodeSetEnabled(executable, node, 0));
-  EXPECT_EQ(0, run(executable));
-}
-
 TEST_F(Fact26, AnUpdatableNodeStaysOneAndStays) {
   const cudaGraph_t graph = updatable(3);
   const cudaGraphNode_t node = nodes(graph)[0];
@@ -116,8 +110,7 @@ TEST_F(Fact26, AnUpdatableNodeStaysOneAndStays) {
   value = {};
   GIVES(cudaErrorNotSupported,
         cudaGraphKernelNodeSetAttribute(node, cudaLaunchAttributeDeviceUpdatableKernelNode, &value));
-  cudaGraph_t clone = nullptr;
-  GIVES(cudaErrorNotSupported, cudaGraphClone(&clone, graph));
+  GIVES(cudaErrorNotSupported, clone_error(graph));
   GIVES(cudaErrorNotSupported, cudaGraphDestroyNode(node));
 }
 
@@ -132,11 +125,8 @@ TEST_F(Fact26, TheAttributeMustBeZeroedBeforeItIsFilled) {
     std::memset(&attribute, filler, sizeof attribute);
     attribute.id = cudaLaunchAttributeDeviceUpdatableKernelNode;
     attribute.val.deviceUpdatableKernelNode.deviceUpdatable = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = config.blockDim = 1;
-    config.stream = stream_;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
+    cudaLaunchConfig_t config = {
+        .gridDim = 1, .blockDim = 1, .dynamicSmemBytes = 0, .stream = stream_, .attrs = &attribute, .numAttrs = 1};
     return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(do_nothing), nullptr);
   };
   GIVES(cudaErrorNotSupported, launched(0));  // outside of a capture

@@ -14,8 +14,7 @@ using Fact24 = RuntimeRules;
 TEST_F(RuntimeRules, AFillOfNothingKnownIsRefusedByTheInstantiation) {
   GIVES(cudaErrorInvalidValue, cudaMemsetAsync(nullptr, 0, 4, stream_));
   const cudaGraph_t graph = capture([&] { OK(cudaMemsetAsync(nullptr, 0, 4, stream_)); });
-  cudaGraphExec_t executable = nullptr;
-  GIVES(cudaErrorInvalidValue, cudaGraphInstantiate(&executable, graph, 0));
+  GIVES(cudaErrorInvalidValue, instantiation_error(graph));
 }
 
 TEST_F(Fact19, AnUpdateToAnotherClusterSizeSaysYesAndKeepsTheOld) {
@@ -41,9 +40,7 @@ TEST_F(Fact20, RefusedUpdatesSayWhyAndChangeNothing) {
     for (float value : {1.0f, 2.0f, 4.0f, 8.0f}) OK(plus(value, stream_));
   });
   const cudaGraphExec_t executable = instantiate(chain);
-  const cudaGraph_t longer = capture([&] {
-    for (int i = 0; i < 5; ++i) OK(plus(100, stream_));
-  });
+  const cudaGraph_t longer = capture_adds(5, 100);
   const cudaGraph_t diamond = capture([&] {
     OK(plus(100, stream_));
     fork_and_join([&] { OK(plus(100, stream_)); }, [&] { OK(plus(100, other_)); });
@@ -61,40 +58,29 @@ TEST_F(Fact20, RefusedUpdatesSayWhyAndChangeNothing) {
   for (const Case& c : {Case{longer, cudaGraphExecUpdateErrorTopologyChanged, nullptr},
                         Case{diamond, cudaGraphExecUpdateErrorTopologyChanged, nodes(diamond)[3]},
                         Case{typed, cudaGraphExecUpdateErrorNodeTypeChanged, nodes(typed)[3]}}) {
-    cudaGraphExecUpdateResultInfo info = {};
-    GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(executable, c.graph, &info));
+    EXPECT_TRUE(refuses(c.result, executable, c.graph));
     GIVES(cudaErrorGraphExecUpdateFailure, cudaGetLastError());
-    EXPECT_EQ(c.result, info.result);
-    EXPECT_EQ(c.node, info.errorNode);
+    EXPECT_EQ(c.node, info_.errorNode);
     EXPECT_EQ(15, run(executable));
   }
 }
 
 TEST_F(Fact20, UpdatesCompareExitsAndAttributes) {
-  cudaGraphExecUpdateResultInfo info = {};
-  const cudaGraph_t chain = capture([&] {
-    for (int i = 0; i < 3; ++i) OK(plus(1, stream_));
-  });
+  const cudaGraph_t chain = capture_adds(3), cooperative = capture_adds(3);
   const cudaGraph_t fork = capture([&] {
     OK(plus(1, stream_));
     fork_and_join([&] { OK(plus(1, stream_)); }, [&] { OK(plus(1, other_)); });
   });
-  GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(instantiate(chain), fork, &info));
-  EXPECT_EQ(cudaGraphExecUpdateErrorTopologyChanged, info.result);
-  EXPECT_EQ(nodes(fork)[1], info.errorNode);
-  GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(instantiate(fork), chain, &info));
-  EXPECT_EQ(cudaGraphExecUpdateErrorTopologyChanged, info.result);
-  EXPECT_EQ(nullptr, info.errorNode);
+  EXPECT_TRUE(refuses(cudaGraphExecUpdateErrorTopologyChanged, instantiate(chain), fork));
+  EXPECT_EQ(nodes(fork)[1], info_.errorNode);
+  EXPECT_TRUE(refuses(cudaGraphExecUpdateErrorTopologyChanged, instantiate(fork), chain));
+  EXPECT_EQ(nullptr, info_.errorNode);
 
-  const cudaGraph_t cooperative = capture([&] {
-    for (int i = 0; i < 3; ++i) OK(plus(1, stream_));
-  });
   cudaLaunchAttributeValue value = {};
   value.cooperative = 1;
   OK(cudaGraphKernelNodeSetAttribute(nodes(cooperative)[1], cudaLaunchAttributeCooperative, &value));
-  GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(instantiate(chain), cooperative, &info));
-  EXPECT_EQ(cudaGraphExecUpdateErrorAttributesChanged, info.result);
-  EXPECT_EQ(nodes(cooperative)[1], info.errorNode);
+  EXPECT_TRUE(refuses(cudaGraphExecUpdateErrorAttributesChanged, instantiate(chain), cooperative));
+  EXPECT_EQ(nodes(cooperative)[1], info_.errorNode);
 }
 
 TEST_F(Fact21, UpdatesMayChangeValuesShapesAndFunctions) {
@@ -102,13 +88,11 @@ TEST_F(Fact21, UpdatesMayChangeValuesShapesAndFunctions) {
     OK(launch(fill, 1, 1, stream_, device_, 1, 1.0f));
     OK(plus(1, stream_));
   }));
-  cudaGraphExecUpdateResultInfo info = {};
-  OK(cudaGraphExecUpdate(executable, capture([&] {
-                           OK(launch(fill, 2, 2, stream_, device_, 4, 3.0f));
-                           OK(launch(scale, 1, 4, stream_, device_, device_, 4, 5.0f));
-                         }),
-                         &info));
-  EXPECT_EQ(cudaGraphExecUpdateSuccess, info.result);
+  OK(update(executable, capture([&] {
+              OK(launch(fill, 2, 2, stream_, device_, 4, 3.0f));
+              OK(launch(scale, 1, 4, stream_, device_, device_, 4, 5.0f));
+            })));
+  EXPECT_EQ(cudaGraphExecUpdateSuccess, info_.result);
   EXPECT_EQ(15, run(executable));
   EXPECT_EQ(15, read(3));
 }
@@ -124,11 +108,9 @@ TEST_F(Fact21, PrioritiesAreFixedOnlyWhenTheyAreUsed) {
   const cudaGraph_t calm = with_priority(0), urgent = with_priority(-1);
   const cudaGraphExec_t indifferent = instantiate(calm);
   const cudaGraphExec_t strict = instantiate(calm, cudaGraphInstantiateFlagUseNodePriority);
-  cudaGraphExecUpdateResultInfo info = {};
-  GIVES(cudaSuccess, cudaGraphExecUpdate(indifferent, urgent, &info));
+  GIVES(cudaSuccess, update(indifferent, urgent));
   EXPECT_EQ(11, run(indifferent));
-  GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(strict, urgent, &info));
-  EXPECT_EQ(cudaGraphExecUpdateErrorAttributesChanged, info.result);
+  EXPECT_TRUE(refuses(cudaGraphExecUpdateErrorAttributesChanged, strict, urgent));
   EXPECT_EQ(10, run(strict));
 }
 
@@ -143,8 +125,7 @@ TEST_F(Fact22, UpdatesPairBranchesCapturedInAnotherOrder) {
     });
   };
   const cudaGraphExec_t executable = instantiate(branches(false, 1, 2));
-  cudaGraphExecUpdateResultInfo info = {};
-  OK(cudaGraphExecUpdate(executable, branches(true, 10, 20), &info));
+  OK(update(executable, branches(true, 10, 20)));
   EXPECT_EQ(10, run(executable));
   EXPECT_EQ(20, read(1));
 }
@@ -168,9 +149,7 @@ TEST_F(Fact22, NodesAreListedInTheOrderOfTheCapturingCallsAlsoThoseOfAClone) {
                       });
       }
     });
-    cudaGraph_t clone = nullptr;
-    OK(cudaGraphClone(&clone, graph));
-    for (const cudaGraph_t listed : {graph, keep(clone)}) {
+    for (const cudaGraph_t listed : {graph, clone_of(graph)}) {
       std::vector<float> found;
       for (const cudaGraphNode_t node : nodes(listed)) {
         cudaKernelNodeParams params = {};
@@ -184,11 +163,10 @@ TEST_F(Fact22, NodesAreListedInTheOrderOfTheCapturingCallsAlsoThoseOfAClone) {
 
 TEST_F(Fact23, FillsOfTwoDimensionsKeepTheirSize) {
   const auto fill_rows = [&](unsigned value, std::size_t height) {
-    cudaGraph_t graph = nullptr;
+    const cudaGraph_t graph = make_graph();
     cudaGraphNode_t node = nullptr;
     const cudaMemsetParams rows = {device_, 512, value, 4, 2, height};
-    GIVES(cudaSuccess, cudaGraphCreate(&graph, 0));
-    GIVES(cudaSuccess, cudaGraphAddMemsetNode(&node, keep(graph), nullptr, 0, &rows));
+    GIVES(cudaSuccess, cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &rows));
     return graph;
   };
   const cudaGraph_t graph = fill_rows(0x3f800000, 3);  // 1.0f
@@ -197,12 +175,10 @@ TEST_F(Fact23, FillsOfTwoDimensionsKeepTheirSize) {
   EXPECT_EQ(1, read(2 * 128 + 1));
   EXPECT_EQ(0, read(2 * 128 + 2));
   EXPECT_EQ(0, read(3 * 128));
-  cudaGraphExecUpdateResultInfo info = {};
   for (std::size_t height : {1, 2, 4}) {
-    GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(executable, fill_rows(0, height), &info));
-    EXPECT_EQ(cudaGraphExecUpdateErrorParametersChanged, info.result);
+    EXPECT_TRUE(refuses(cudaGraphExecUpdateErrorParametersChanged, executable, fill_rows(0, height)));
   }
-  OK(cudaGraphExecUpdate(executable, fill_rows(0x42280000, 3), &info));
+  OK(update(executable, fill_rows(0x42280000, 3)));
   EXPECT_EQ(42, run(executable));
 }
 
@@ -212,12 +188,10 @@ TEST_F(Fact23, UpdatesMayResizeCopiesButNotChangeTheirKind) {
     return capture([=, this] { OK(cudaMemcpyAsync(device_ + 8, from, count * sizeof(float), kind, stream_)); });
   };
   const cudaGraphExec_t executable = instantiate(copy(device_, 2, cudaMemcpyDeviceToDevice));
-  cudaGraphExecUpdateResultInfo info = {};
-  OK(cudaGraphExecUpdate(executable, copy(device_, 4, cudaMemcpyDeviceToDevice), &info));
+  OK(update(executable, copy(device_, 4, cudaMemcpyDeviceToDevice)));
   const cudaGraph_t upload = copy(&host, 1, cudaMemcpyHostToDevice);
-  GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(executable, upload, &info));
-  EXPECT_EQ(cudaGraphExecUpdateErrorParametersChanged, info.result);
-  EXPECT_EQ(nodes(upload)[0], info.errorNode);
+  EXPECT_TRUE(refuses(cudaGraphExecUpdateErrorParametersChanged, executable, upload));
+  EXPECT_EQ(nodes(upload)[0], info_.errorNode);
   OK(launch(fill, 1, 4, stream_, device_, 4, 6.0f));
   OK(cudaGraphLaunch(executable, stream_));
   EXPECT_EQ(6, read(11));
@@ -233,15 +207,12 @@ TEST_F(Fact24, DisabledNodesStayDisabledAcrossAnUpdate) {
     });
   };
   const cudaGraph_t graph = of_values(1, 10);
-  cudaGraph_t clone = nullptr;
-  OK(cudaGraphClone(&clone, of_values(2, 20)));
-  keep(clone);
+  const cudaGraph_t clone = clone_of(of_values(2, 20));
   const cudaGraphExec_t executable = instantiate(graph);
   const Nodes all = nodes(graph);
   OK(cudaGraphNodeSetEnabled(executable, all[1], 0));
   EXPECT_EQ(1, run(executable));
-  cudaGraphExecUpdateResultInfo info = {};
-  OK(cudaGraphExecUpdate(executable, graph, &info));
+  OK(update(executable, graph));
   unsigned enabled = 1;
   OK(cudaGraphNodeGetEnabled(executable, all[1], &enabled));
   EXPECT_EQ(0u, enabled);

@@ -38,9 +38,9 @@ TEST_F(RuntimeRules, ParametersOfAllSizesArriveWhole) {
 TEST_F(RuntimeRules, LaunchesThatCannotBeAreRefused) {
   misuses_on_purpose = true;
   const dim3 bad_blocks[] = {dim3(0), dim3(1, 0), dim3(1025), dim3(32, 33), dim3(1, 1, 65)};
-  for (const dim3& block : bad_blocks) GIVES(cudaErrorInvalidValue, launch(count_threads, 1, block, stream_, ints()));
+  for (const dim3& block : bad_blocks) GIVES(kBadShape, launch(count_threads, 1, block, stream_, ints()));
   for (const dim3& grid : {dim3(0), dim3(1, 1, 0), dim3(1, 65536)}) {
-    GIVES(cudaErrorInvalidValue, launch(count_threads, grid, 1, stream_, ints()));
+    GIVES(kBadShape, launch(count_threads, grid, 1, stream_, ints()));
   }
   void* arguments[] = {nullptr};
   GIVES(cudaErrorInvalidValue,

@@ -259,9 +259,7 @@ TEST_F(UpdateAnswersOfCublasTest, KeysOfProductsShareAnExecutable) {
       other.input = 1;
       const std::vector<float> right[] = {uncaptured(one), uncaptured(other)};
       EXPECT_FALSE(right[0] == right[1]);
-      Options options;
-      options.max_executables = 1;
-      Cache cache(options);
+      Cache cache({.max_executables = 1});
       int calls = 0;
       const auto run = [&](int which) {
         before_launch();

@@ -23,15 +23,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-cudaError_t add_node(cudaGraph_t graph, cudaGraphNodeParams* params) {
-  cudaGraphNode_t node = nullptr;
-#if CUDART_VERSION >= 13000
-  return cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, params);
-#else
-  return cudaGraphAddNode(&node, graph, nullptr, 0, params);
-#endif
-}
-
 class UpdateAnswersOfOtherNodesTest : public UpdateAnswersTest {
  protected:
   // A graph with one child node that is a clone of `child`; destroys `child`.
@@ -49,12 +40,8 @@ class UpdateAnswersOfOtherNodesTest : public UpdateAnswersTest {
     cudaGraph_t graph = nullptr;
     cudaGraphNode_t node = nullptr;
     CUDA_OK(cudaGraphCreate(&graph, 0));
-    cudaMemsetParams params = {};
-    params.dst = at;
-    params.value = value;
-    params.elementSize = element_size;
-    params.width = width;
-    params.height = 1;
+    const cudaMemsetParams params = {
+        .dst = at, .pitch = 0, .value = value, .elementSize = element_size, .width = width, .height = 1};
     CUDA_OK(cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &params));
     return graph;
   }
@@ -67,7 +54,8 @@ class UpdateAnswersOfOtherNodesTest : public UpdateAnswersTest {
     params.conditional.handle = handle;
     params.conditional.type = type;
     params.conditional.size = bodies;
-    CUDA_OK(add_node(graph, &params));
+    cudaGraphNode_t node = nullptr;
+    CUDA_OK(add_node(&node, graph, nullptr, 0, &params));
     for (unsigned i = 0; i < bodies && params.conditional.phGraph_out != nullptr; ++i) {
       cudaGraph_t body = params.conditional.phGraph_out[i];
       CUDA_OK(cudaStreamBeginCaptureToGraph(stream, body, nullptr, nullptr, 0, cudaStreamCaptureModeThreadLocal));
@@ -99,6 +87,18 @@ class UpdateAnswersOfOtherNodesTest : public UpdateAnswersTest {
   }
   Enqueue launching(const Change& change, int value = 1) {
     return [=, this] { launch(change, value); };
+  }
+
+  // Expects that nodes of a graph inside a node answer as any others.
+  void expect_answers_inside(const std::function<cudaGraph_t(const Enqueue&)>& inside) {
+    const auto report_changes = [&](const Enqueue& to, int LaunchReport::*seen) {
+      return of_report(inside(launching(nullptr)), inside(to), seen);
+    };
+    EXPECT_EQ(of_memory(inside(set(0, 1, 64)), inside(set(0, 5, 64))), Answer::kApplied);
+    EXPECT_EQ(report_changes(launching(nullptr, 2), &LaunchReport::value), Answer::kApplied);
+    EXPECT_EQ(report_changes(launching(grid(3)), &LaunchReport::grid), Answer::kApplied);
+    if (!has_clusters()) return;
+    EXPECT_EQ(report_changes(launching(cluster(2)), &LaunchReport::cluster), Answer::kLie);
   }
 };
 
@@ -211,14 +211,9 @@ TEST_F(UpdateAnswersOfOtherNodesTest, NodeOfAnotherTypeIsRefused) {
 }
 
 TEST_F(UpdateAnswersOfOtherNodesTest, NodesOfAChildAnswerAsAnyNode) {
-  EXPECT_EQ(of_memory(parent(set(0, 1, 64)), parent(set(0, 5, 64))), Answer::kApplied);
-  EXPECT_EQ(of_report(parent(launching(nullptr)), parent(launching(nullptr, 2)), &LaunchReport::value),
-            Answer::kApplied);
-  EXPECT_EQ(of_report(parent(launching(nullptr)), parent(launching(grid(3))), &LaunchReport::grid), Answer::kApplied);
+  expect_answers_inside([this](const Enqueue& enqueue) { return parent(enqueue); });
   EXPECT_EQ(of_memory(parent_of(parent(set(0, 1, 64))), parent_of(parent(set(0, 5, 64)))), Answer::kApplied);
   EXPECT_EQ(of_memory(parent(set_2d(1, 64)), parent(set_2d(1, 100))), Answer::kRefusedParameters);
-  if (!has_clusters()) return;
-  EXPECT_EQ(of_report(parent(launching(nullptr)), parent(launching(cluster(2))), &LaunchReport::cluster), Answer::kLie);
 }
 
 TEST_F(UpdateAnswersOfOtherNodesTest, AnotherTopologyOfAChildIsRefused) {
@@ -330,16 +325,9 @@ TEST_F(UpdateAnswersOfOtherNodesTest, AllocationsAreRefused) {
 
 // Every graph has its own handles, so each of these includes another handle.
 TEST_F(UpdateAnswersOfOtherNodesTest, BodyAndDefaultOfAConditionAreApplied) {
-  EXPECT_EQ(of_memory(conditional(set(0, 1, 64)), conditional(set(0, 5, 64))), Answer::kApplied);
-  EXPECT_EQ(of_report(conditional(launching(nullptr)), conditional(launching(nullptr, 2)), &LaunchReport::value),
-            Answer::kApplied);
-  EXPECT_EQ(of_report(conditional(launching(nullptr)), conditional(launching(grid(3))), &LaunchReport::grid),
-            Answer::kApplied);
+  expect_answers_inside([this](const Enqueue& enqueue) { return conditional(enqueue); });
   EXPECT_EQ(of_memory(conditional(set(0, 1, 64)), conditional(set(0, 1, 64), 0)), Answer::kApplied);
   EXPECT_EQ(of_memory(conditional(set(0, 1, 64), 0), conditional(set(0, 1, 64))), Answer::kApplied);
-  if (!has_clusters()) return;
-  EXPECT_EQ(of_report(conditional(launching(nullptr)), conditional(launching(cluster(2))), &LaunchReport::cluster),
-            Answer::kLie);
 }
 
 TEST_F(UpdateAnswersOfOtherNodesTest, TypeBodiesAndHandlesOfAConditionAreRefused) {

@@ -71,9 +71,8 @@ TEST_F(UserObjectsTest, StayForLaunchesInFlightOfErasedKeys) {
 }
 
 TEST_F(UserObjectsTest, StayForLaunchesInFlightOfForgottenKeys) {
-  Options options;
+  Options options{.max_templates = 1};
   force(&options, Sharing::kUpdatesAcross);
-  options.max_templates = 1;
   Cache cache(options);
   EXPECT_RUN(kInstantiated, run(cache, 0));
   EXPECT_RUN(kUpdated, run(cache, 1));  // 0 loses its executable and its template with its launch in flight

@@ -29,6 +29,13 @@ inline Counts calls_of(F&& work) {
   return hostrt::call_counts();
 }
 
+// Each of `once` was called once, and none of `never`.
+inline void expect_calls(const Counts& calls, const std::vector<const char*>& once,
+                         const std::vector<const char*>& never) {
+  for (const char* name : once) EXPECT_EQ(calls.count(name) != 0 ? calls.at(name) : 0, 1u) << name;
+  for (const char* name : never) EXPECT_EQ(calls.count(name), 0u) << name;
+}
+
 class AccountingTest : public testing::Test {
  protected:
   AccountingTest() {

@@ -1,8 +1,8 @@
 // One test for each event that changes counters of Stats. Each compares all changes that the event makes, so that a
 // counter that changes at another event is noticed as well. On hostrt, which can make any call fail.
 //
-// Not here: refusals of updates that a graph's signature
-// prevents, which signature_changes_test provokes below the cache.
+// Not here: refusals of updates that a graph's signature prevents, which signature_changes_test provokes below the
+// cache.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "cache_support.h"
@@ -28,8 +29,7 @@ using Moved = std::map<std::string, std::int64_t>;
 // The times that have grown.
 using Times = std::set<std::string>;
 
-// 13 counters, 4 counts of what is alive, and 4 times. A new counter must be added below, and
-// needs a test.
+// 13 counters, 4 counts of what is alive, and 4 times. A new counter must be added below, and needs a test.
 static_assert(sizeof(Stats) / sizeof(std::uint64_t) ==
               kOutcomeCount + kEagerReasonCount + kUpdateRefusalCount + 13 + 4 + 4);
 
@@ -102,6 +102,15 @@ class CountersTest : public CacheTest {
   static std::int64_t bytes(std::size_t nodes) {
     return static_cast<std::int64_t>(graphcache::estimated_device_bytes(nodes));
   }
+  // What changes when an executable of a graph with `nodes` nodes is made, and what else does.
+  static Moved made(std::size_t nodes, Moved also = {}) {
+    also.merge(Moved{{"captures", 1},
+                     {"instantiations", 1},
+                     {"live_executables", 1},
+                     {"live_templates", 1},
+                     {"estimated_device_bytes", bytes(nodes)}});
+    return also;
+  }
 
   const Times none{};
   const Times first_run{"capture", "instantiate", "first_launch"};
@@ -113,36 +122,21 @@ class CountersTest : public CacheTest {
 TEST_F(CountersTest, AFirstRun) {
   Cache cache;
   EXPECT_RUN(kInstantiated, run_nodes(cache, key("k"), 3));
-  expect_moved(cache,
-               {{"instantiated", 1},
-                {"captures", 1},
-                {"instantiations", 1},
-                {"live_executables", 1},
-                {"live_templates", 1},
-                {"estimated_device_bytes", bytes(3)}},
-               first_run);
+  expect_moved(cache, made(3, {{"instantiated", 1}}), first_run);
   expect_sum(1);
 }
 
-TEST_F(CountersTest, AReplay) {
+TEST_F(CountersTest, AReplayByAKeyOrByAStep) {
   Cache cache;
+  auto step = cache.prepare(key("step"), [&](cudaStream_t on) { return add_one(on); });
   EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+  EXPECT_RUN(kInstantiated, step.run(stream));
   skip(cache);
   for (int i = 0; i < 5; ++i) EXPECT_RUN(kReplayed, run_add(cache, key("k")));
   expect_moved(cache, {{"replayed", 5}}, none);
-  expect_sum(6);
-}
-
-TEST_F(CountersTest, AReplayOfAStep) {
-  Cache cache;
-  auto step = cache.prepare(key("k"), [&](Recorder& rec) {
-    rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 1.0f);
-  });
-  EXPECT_RUN(kInstantiated, step.run(stream));
-  skip(cache);
   for (int i = 0; i < 5; ++i) EXPECT_RUN(kReplayed, step.run(stream));
   expect_moved(cache, {{"replayed", 5}}, none);
-  expect_sum(6);
+  expect_sum(12);
 }
 
 TEST_F(CountersTest, APatch) {
@@ -159,9 +153,8 @@ TEST_F(CountersTest, APatch) {
 TEST_F(CountersTest, ACaptureForAChangedValue) {
   Cache cache;
   const auto run = [&](float value) {
-    return cache.run(key("k"), stream, values(value), [&](cudaStream_t on, float v) {
-      return launch(add, kGrid, kBlock, on, data.get(), kSize, v);
-    });
+    return cache.run(key("k"), stream, values(value),
+                     [&](cudaStream_t on, float v) { return launch(add, kGrid, kBlock, on, data.get(), kSize, v); });
   };
   EXPECT_RUN(kInstantiated, run(2));
   skip(cache);
@@ -205,9 +198,7 @@ TEST_F(CountersTest, AHitThatTakesOverByPatches) {
 }
 
 TEST_F(CountersTest, AHitThatTakesOverByAParameterSet) {
-  Options options;
-  force(&options, Sharing::kTable);
-  Cache cache(options);
+  Cache cache(forced(Sharing::kTable));
   const auto run = [&](int number) {
     return cache.run(key("k", number), stream, params(1.0f), [&](Recorder& rec, Slot<float> v) {
       for (int i = 0; i < 4; ++i)
@@ -215,7 +206,7 @@ TEST_F(CountersTest, AHitThatTakesOverByAParameterSet) {
     });
   };
   for (int i = 0; i < 2; ++i) {
-    for (const int number : {0, 1}) EXPECT_TRUE(run(number).ok());
+    for (const int number : {0, 1}) EXPECT_SUCCESS(run(number));
   }
   skip(cache);
   EXPECT_RUN(kSwitched, run(0));
@@ -223,29 +214,28 @@ TEST_F(CountersTest, AHitThatTakesOverByAParameterSet) {
   expect_sum(5 * 4);
 }
 
-TEST_F(CountersTest, AnEvictionAndARestoredKey) {
-  Cache cache(unshared(1));
-  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
-  skip(cache);
-  EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
-  expect_moved(cache,
-               {{"instantiated", 1}, {"captures", 1}, {"instantiations", 1}, {"evictions", 1}, {"live_templates", 1}},
-               first_run);
-  EXPECT_RUN(kRestored, run_add(cache, key("a")));
-  expect_moved(cache, {{"restored", 1}, {"instantiations", 1}, {"evictions", 1}}, {"instantiate", "first_launch"});
-  expect_sum(3);
+TEST_F(CountersTest, AnEvictionWhoseTemplateStaysOrHasNoRoomAndARestoredKey) {
+  for (const bool stays : {true, false}) {
+    SCOPED_TRACE(stays);
+    Cache cache(forced(Sharing::kNever, {.max_executables = 1, .max_templates = stays ? 512 : 1}));
+    EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
+    skip(cache);
+    EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
+    const char* const of_template = stays ? "live_templates" : "forgotten";
+    expect_moved(cache,
+                 {{"instantiated", 1}, {"captures", 1}, {"instantiations", 1}, {"evictions", 1}, {of_template, 1}},
+                 first_run);
+    if (!stays) continue;
+    EXPECT_RUN(kRestored, run_add(cache, key("a")));
+    expect_moved(cache, {{"restored", 1}, {"instantiations", 1}, {"evictions", 1}}, {"instantiate", "first_launch"});
+  }
+  expect_sum(3 + 2);
 }
 
 TEST_F(CountersTest, AWarmedKey) {
   Cache cache;
-  EXPECT_TRUE(cache.warm(key("k"), stream, [&](cudaStream_t on) { return add_one(on); }).ok());
-  expect_moved(cache,
-               {{"captures", 1},
-                {"instantiations", 1},
-                {"live_executables", 1},
-                {"live_templates", 1},
-                {"estimated_device_bytes", bytes(1)}},
-               first_run);
+  EXPECT_SUCCESS(cache.warm(key("k"), stream, [&](cudaStream_t on) { return add_one(on); }));
+  expect_moved(cache, made(1), first_run);
   expect_sum(0);
 }
 
@@ -255,15 +245,7 @@ TEST_F(CountersTest, ARunInsideAnother) {
     EXPECT_RUN(kInlined, cache.run(key("inner"), on, [&](cudaStream_t inner) { return add_one(inner); }));
     return add_one(on);
   }));
-  expect_moved(cache,
-               {{"instantiated", 1},
-                {"inlined", 1},
-                {"captures", 1},
-                {"instantiations", 1},
-                {"live_executables", 1},
-                {"live_templates", 1},
-                {"estimated_device_bytes", bytes(2)}},
-               first_run);
+  expect_moved(cache, made(2, {{"instantiated", 1}, {"inlined", 1}}), first_run);
   expect_sum(2);
 }
 
@@ -284,25 +266,10 @@ TEST_F(CountersTest, ErasedKeys) {
                none);
 }
 
-TEST_F(CountersTest, ATemplateForWhichThereIsNoRoom) {
-  Options options = unshared(1);
-  options.max_templates = 1;
-  Cache cache(options);
-  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
-  skip(cache);
-  EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
-  expect_moved(cache, {{"instantiated", 1}, {"captures", 1}, {"instantiations", 1}, {"evictions", 1}, {"forgotten", 1}},
-               first_run);
-  expect_sum(2);
-}
-
 // ---- Verify mode ----------------------------------------------------------------------------------------------------
 
 TEST_F(CountersTest, HitsThatAreVerified) {
-  Options options;
-  options.verify_every = 1;
-  options.on_stale = OnStale::kForget;
-  Cache cache(options);
+  Cache cache({.verify_every = 1, .on_stale = OnStale::kForget});
   float value = 1;
   const auto run = [&] {
     return cache.run(key("k"), stream, [&](Recorder& rec) {
@@ -332,9 +299,7 @@ TEST_F(CountersTest, ADisabledCache) {
 }
 
 TEST_F(CountersTest, RunsBeforeTheCapture) {
-  Options options;
-  options.capture_after = 2;
-  Cache cache(options);
+  Cache cache({.capture_after = 2});
   for (int i = 0; i < 2; ++i) EXPECT_RUN(kEager, run_add(cache, key("k")));
   expect_moved(cache, {{"eager", 2}, {"direct: capture_after", 2}}, none);
   EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
@@ -361,47 +326,34 @@ TEST_F(CountersTest, AKeyForWhichThereIsNoRoom) {
   expect_sum(2);
 }
 
-TEST_F(CountersTest, NoMemoryForAnExecutable) {
-  Cache cache;
-  hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorMemoryAllocation, -1);
-  EXPECT_RUN(kEager, run_add(cache, key("k")));
-  expect_moved(cache, {{"eager", 1}, {"direct: out_of_memory", 1}, {"captures", 1}, {"live_templates", 1}},
-               {"capture", "instantiate"});
-  expect_sum(1);
-}
-
-TEST_F(CountersTest, AGraphThatIsRefused) {
-  Cache cache;
-  hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorInvalidValue, 2);
-  EXPECT_RUN(kEager, run_add(cache, key("k")));
-  expect_moved(cache, {{"eager", 1}, {"direct: refused", 1}, {"captures", 1}, {"forgotten", 1}},
-               {"capture", "instantiate"});
-  expect_sum(1);
-}
-
-TEST_F(CountersTest, APatchThatIsRefused) {
-  Cache cache;
-  EXPECT_RUN(kInstantiated, run_add(cache, stream, 1));
-  skip(cache);
-  hostrt::fail_call("cudaGraphExecKernelNodeSetParams", 1, cudaErrorInvalidValue);
-  EXPECT_RUN(kEager, run_add(cache, stream, 2));
-  expect_moved(cache,
-               {{"eager", 1}, {"direct: refused", 1}, {"live_executables", -1}, {"estimated_device_bytes", -bytes(1)}},
-               none);
-  expect_sum(3);
-}
-
-TEST_F(CountersTest, ALaunchThatFails) {
-  Cache cache;
-  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
-  skip(cache);
-  hostrt::fail_call("cudaGraphLaunch", 1, cudaErrorLaunchOutOfResources);
-  EXPECT_RUN(kEager, run_add(cache, key("k")));
-  expect_moved(
-      cache,
-      {{"eager", 1}, {"direct: launch_failed", 1}, {"live_executables", -1}, {"estimated_device_bytes", -bytes(1)}},
-      none);
+TEST_F(CountersTest, AnExecutableThatCannotBeMade) {
+  for (const auto& [reason, error, times, of_template] :
+       {std::tuple("direct: out_of_memory", cudaErrorMemoryAllocation, -1, "live_templates"),
+        std::tuple("direct: refused", cudaErrorInvalidValue, 2, "forgotten")}) {
+    Cache cache;
+    before = {};
+    hostrt::fail_call("cudaGraphInstantiate", 1, error, times);
+    EXPECT_RUN(kEager, run_add(cache, key("k"))) << reason;
+    expect_moved(cache, {{"eager", 1}, {reason, 1}, {"captures", 1}, {of_template, 1}}, {"capture", "instantiate"});
+    hostrt::clear_failures();
+  }
   expect_sum(2);
+}
+
+TEST_F(CountersTest, AHitThatFails) {
+  for (const auto& [call, error, value, reason] :
+       {std::tuple("cudaGraphExecKernelNodeSetParams", cudaErrorInvalidValue, 2.0f, "direct: refused"),
+        std::tuple("cudaGraphLaunch", cudaErrorLaunchOutOfResources, 1.0f, "direct: launch_failed")}) {
+    SCOPED_TRACE(call);
+    Cache cache;
+    EXPECT_RUN(kInstantiated, run_add(cache, stream, 1));
+    skip(cache);
+    hostrt::fail_call(call, 1, error);
+    EXPECT_RUN(kEager, run_add(cache, stream, value));
+    expect_moved(cache, {{"eager", 1}, {reason, 1}, {"live_executables", -1}, {"estimated_device_bytes", -bytes(1)}},
+                 none);
+  }
+  expect_sum(1 + 2 + 1 + 1);
 }
 
 TEST_F(CountersTest, WorkOnAnotherStream) {
@@ -459,40 +411,21 @@ TEST_F(CountersTest, AnUpdateThatIsRefused) {
   for (const auto& [error, why] : {std::pair(cudaErrorGraphExecUpdateFailure, "refused update: not_supported"),
                                    std::pair(cudaErrorNotSupported, "refused update: other")}) {
     Cache cache(renting());
-    before = {};
     EXPECT_RUN(kInstantiated, run_nodes(cache, key("a"), 8, 2));
     skip(cache);
     hostrt::fail_call("cudaGraphExecUpdate", 1, error);
     EXPECT_RUN(kInstantiated, run_nodes(cache, key("b"), 8, 3));
-    expect_moved(cache,
-                 {{"instantiated", 1},
-                  {why, 1},
-                  {"captures", 1},
-                  {"instantiations", 1},
-                  {"live_executables", 1},
-                  {"live_templates", 1},
-                  {"families", 1},
-                  {"estimated_device_bytes", bytes(8)}},
+    expect_moved(cache, made(8, {{"instantiated", 1}, {why, 1}, {"families", 1}}),
                  {"capture", "instantiate", "update", "first_launch"});
   }
   expect_sum(4);
 }
 
 TEST_F(CountersTest, ADeviceThatCannotUpdate) {
-  Options options;
-  force(Patching::kDeviceUpdated);
-  Cache cache(options);
+  Cache cache(forced(Patching::kDeviceUpdated));
   hostrt::fail_call("cudaLibraryLoadData", 1, cudaErrorInvalidKernelImage);
   EXPECT_RUN(kInstantiated, run_add(cache, stream, 1));
-  expect_moved(cache,
-               {{"instantiated", 1},
-                {"refused_device_updates", 1},
-                {"captures", 1},
-                {"instantiations", 1},
-                {"live_executables", 1},
-                {"live_templates", 1},
-                {"estimated_device_bytes", bytes(1)}},
-               first_run);
+  expect_moved(cache, made(1, {{"instantiated", 1}, {"refused_device_updates", 1}}), first_run);
   EXPECT_RUN(kPatched, run_add(cache, stream, 2));
   expect_moved(cache, {{"patched", 1}, {"patched_nodes", 1}}, none);
   expect_sum(3);

@@ -5,7 +5,6 @@
 #include <pthread.h>
 
 #include <map>
-#include <string>
 
 #include "cache_support.h"
 #include "graphcache/graphcache.h"

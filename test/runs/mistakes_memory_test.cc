@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstring>
-#include <string>
 #include <vector>
 
 #include "cache_support.h"
@@ -15,12 +14,16 @@ class MistakesMemoryTest : public CacheTest {
  protected:
   static constexpr std::size_t kBytes = kSize * sizeof(float);
 
-  // Allocates memory, fills it with `value`, and hands it out in `handed_out` or, if it is cured, copies and frees it.
+  // Allocates memory and fills it with `value`.
+  cudaError_t hand_out(cudaStream_t on, float value) {
+    ++calls;
+    const cudaError_t error = cudaMallocAsync(reinterpret_cast<void**>(&handed_out), kBytes, on);
+    return error != cudaSuccess ? error : launch(fill, kGrid, kBlock, on, handed_out, kSize, value);
+  }
+  // A run that hands out such memory in `handed_out` or, if it is cured, copies and frees it.
   absl::StatusOr<Outcome> run_allocating(Cache& cache, const char* label, float value) {
     return cache.run(key(label), stream, [&, value](cudaStream_t on) {
-      ++calls;
-      cudaError_t error = cudaMallocAsync(reinterpret_cast<void**>(&handed_out), kBytes, on);
-      if (error == cudaSuccess) error = launch(fill, kGrid, kBlock, on, handed_out, kSize, value);
+      cudaError_t error = hand_out(on, value);
       if (error != cudaSuccess || !is_cured) return error;
       error = launch(scale, kGrid, kBlock, on, data.get(), handed_out, kSize, 1.0f);
       return error == cudaSuccess ? cudaFreeAsync(handed_out, on) : error;
@@ -38,31 +41,35 @@ class MistakesMemoryTest : public CacheTest {
 };
 
 // Each run hands out its own memory, even while that of earlier runs is allocated. fn is called twice by the first run
-// and once by each later one.
+// and once by each later one. Verify mode compares hits only, and there are none.
 TEST_F(MistakesMemoryTest, AKeyThatHandsMemoryOutRunsDirectlyFromItsFirstRunOn) {
-  Cache cache;
-  std::vector<float*> all;
-  for (int i = 0; i < 12; ++i) {
-    EXPECT_RUN(kEager, run_allocating(cache, "k", static_cast<float>(i)));
-    EXPECT_EQ(calls, i + 2);
-    for (const float* other : all) EXPECT_NE(handed_out, other);
-    all.push_back(handed_out);
+  for (const int verify_every : {0, 1}) {
+    SCOPED_TRACE(verify_every);
+    Cache cache({.verify_every = verify_every});
+    calls = 0;
+    std::vector<float*> all;
+    for (int i = 0; i < 12; ++i) {
+      EXPECT_RUN(kEager, run_allocating(cache, "k", static_cast<float>(i)));
+      EXPECT_EQ(calls, i + 2);
+      for (const float* other : all) EXPECT_NE(handed_out, other);
+      all.push_back(handed_out);
+    }
+    for (int i = 0; i < 12; ++i) {
+      handed_out = all[static_cast<std::size_t>(i)];
+      EXPECT_EQ(use_and_free(), static_cast<float>(i));
+    }
+    const EntryInfo entry = cache.entries()[0];
+    EXPECT_EQ(entry.eager_reason, EagerReason::kHandsOutMemory);
+    EXPECT_STREQ(to_string(EagerReason::kHandsOutMemory), "hands_out_memory");
+    EXPECT_TRUE(says(entry.error, "fn hands out memory that the graph would allocate"));
+    EXPECT_TRUE(says(entry.error, "Free the memory in fn, or allocate it before the run"));
+    EXPECT_FALSE(entry.recorded);
+    stats = cache.stats();
+    EXPECT_EQ(stats.eager(EagerReason::kHandsOutMemory), 12u);
+    EXPECT_EQ(stats.captures + stats.instantiations + stats.live_templates, 0u);
+    EXPECT_EQ(stats.capture_failures, 1u);
+    EXPECT_EQ(stats.stale, 0u);
   }
-  for (int i = 0; i < 12; ++i) {
-    CUDA_OK(launch(scale, kGrid, kBlock, stream, data.get(), all[static_cast<std::size_t>(i)], kSize, 2.0f));
-    CUDA_OK(cudaFreeAsync(all[static_cast<std::size_t>(i)], stream));
-    EXPECT_EQ(data.first(), 2.0f * static_cast<float>(i));
-  }
-  const EntryInfo entry = cache.entries()[0];
-  EXPECT_EQ(entry.eager_reason, EagerReason::kHandsOutMemory);
-  EXPECT_STREQ(to_string(EagerReason::kHandsOutMemory), "hands_out_memory");
-  EXPECT_TRUE(says(entry.error, "fn hands out memory that the graph would allocate"));
-  EXPECT_TRUE(says(entry.error, "Free the memory in fn, or allocate it before the run"));
-  EXPECT_FALSE(entry.recorded);
-  stats = cache.stats();
-  EXPECT_EQ(stats.eager(EagerReason::kHandsOutMemory), 12u);
-  EXPECT_EQ(stats.captures + stats.instantiations + stats.live_templates, 0u);
-  EXPECT_EQ(stats.capture_failures, 1u);
 }
 
 // The key stays direct until it is erased.
@@ -99,12 +106,7 @@ TEST_F(MistakesMemoryTest, AKeyThatHandsMemoryOutFailsIfTheOptionSaysSo) {
 
 TEST_F(MistakesMemoryTest, AWarmUpOfAKeyThatHandsMemoryOutFailsAndALaterRunIsDirect) {
   Cache cache;
-  const auto fn = [&](cudaStream_t on) {
-    ++calls;
-    cudaError_t error = cudaMallocAsync(reinterpret_cast<void**>(&handed_out), kBytes, on);
-    if (error == cudaSuccess) error = launch(fill, kGrid, kBlock, on, handed_out, kSize, 5.0f);
-    return error;
-  };
+  const auto fn = [&](cudaStream_t on) { return hand_out(on, 5); };
   const absl::Status warmed = cache.warm(key("k"), stream, fn);
   EXPECT_FALSE(warmed.ok());
   EXPECT_TRUE(mentions(warmed, "hands out memory")) << warmed;
@@ -117,19 +119,16 @@ TEST_F(MistakesMemoryTest, AWarmUpOfAKeyThatHandsMemoryOutFailsAndALaterRunIsDir
 TEST_F(MistakesMemoryTest, OneAllocationOfSeveralThatIsNotFreedIsEnough) {
   Cache cache;
   Stream side;
-  Event fork, join;
   for (const bool on_side : {false, true}) {
     for (int i = 0; i < 2; ++i) {
       EXPECT_RUN(kEager, cache.run(key("k", on_side), stream, [&](cudaStream_t on) {
         float* freed = nullptr;
         CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&freed), kBytes, on));
-        CUDA_OK(cudaEventRecord(fork, on));
-        CUDA_OK(cudaStreamWaitEvent(side, fork, 0));
+        let_follow(side, on);
         const cudaStream_t where = on_side ? static_cast<cudaStream_t>(side) : on;
         CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&handed_out), kBytes, where));
         CUDA_OK(launch(fill, kGrid, kBlock, where, handed_out, kSize, 7.0f));
-        CUDA_OK(cudaEventRecord(join, side));
-        CUDA_OK(cudaStreamWaitEvent(on, join, 0));
+        let_follow(on, side);
         CUDA_OK(cudaFreeAsync(freed, on));
       }));
       EXPECT_EQ(use_and_free(), 7);
@@ -151,115 +150,11 @@ TEST_F(MistakesMemoryTest, AnInnerRunThatHandsMemoryOutMakesTheOuterOneDirect) {
   }
 }
 
-TEST_F(MistakesMemoryTest, MemoryThatFnFreesItselfIsNoMistake) {
-  Options options;
-  options.max_executables = 1;
-  Cache cache(options);
-  const auto run = [&](const char* label, float value) {
-    return cache.run(key(label), stream, [&, value](cudaStream_t on) {
-      ++calls;
-      float* memory = nullptr;
-      CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&memory), kBytes, on));
-      CUDA_OK(launch(fill, kGrid, kBlock, on, memory, kSize, value));
-      CUDA_OK(launch(scale, kGrid, kBlock, on, data.get(), memory, kSize, 2.0f));
-      return cudaFreeAsync(memory, on);
-    });
-  };
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_RUN(kInstantiated, run(i == 0 ? "a" : i == 1 ? "b" : "c", static_cast<float>(i)));
-    EXPECT_RUN(kReplayed, run(i == 0 ? "a" : i == 1 ? "b" : "c", static_cast<float>(i)));
-    expect_sum(2.0f * static_cast<float>(i));
-  }
-  EXPECT_RUN(kRestored, run("a", 0));
-  expect_sum(0);
-  EXPECT_EQ(calls, 3);
-}
-
 // ---- Host memory ----------------------------------------------------------------------------------------------------
-
-// In a separate function, whose frame is below that of the run.
-[[gnu::noinline]] cudaError_t copy_from_local(cudaStream_t on, float* to, float value) {
-  auto* const local = static_cast<float*>(__builtin_alloca(sizeof(float)));
-  *local = value;
-  return cudaMemcpyAsync(to, local, sizeof(float), cudaMemcpyHostToDevice, on);
-}
-
-TEST_F(MistakesMemoryTest, ACopyFromALocalVariableOfFnRunsDirectlyAndIsNamed) {
-  Cache cache;
-  float value = 0;
-  const auto run = [&] {
-    return cache.run(key("k"), stream, [&](cudaStream_t on) { return copy_from_local(on, data.get(), value); });
-  };
-  for (value = 1; value < 4; ++value) {
-    EXPECT_RUN(kEager, run());
-    EXPECT_EQ(data.first(), value);
-  }
-  const EntryInfo entry = cache.entries()[0];
-  EXPECT_NE(entry.error.find("pageable host memory"), std::string::npos) << entry.error;
-  EXPECT_NE(entry.error.find("pass the pointer as a slot"), std::string::npos) << entry.error;
-}
-
-TEST_F(MistakesMemoryTest, ACopyToALocalVariableOfFnRunsDirectlyAndIsNamed) {
-  Cache cache;
-  data.write(std::vector<float>(kSize, 7));
-  float seen = 0;
-  const auto run = [&] {
-    return cache.run(key("k"), stream, [&](Recorder& rec) {
-      auto* const local = static_cast<float*>(__builtin_alloca(sizeof(float)));
-      rec.memcpy(local, data.get(), sizeof(float), cudaMemcpyDeviceToHost);
-      cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusActive;
-      CUDA_OK(cudaStreamIsCapturing(rec.stream(), &capturing));
-      if (capturing != cudaStreamCaptureStatusNone) return;
-      CUDA_OK(cudaStreamSynchronize(rec.stream()));
-      seen = *local;
-    });
-  };
-  EXPECT_RUN(kEager, run());
-  EXPECT_EQ(seen, 7);
-  EXPECT_NE(cache.entries()[0].error.find("pageable host memory"), std::string::npos) << cache.entries()[0].error;
-}
-
-TEST_F(MistakesMemoryTest, PinnedMemoryOfTheCallerIsReadAndWrittenByEachRun) {
-  Cache cache;
-  PinnedBuffer<float> in(kSize), out(kSize), one(1);
-  for (int i = 0; i < 4; ++i) {
-    in.fill(static_cast<float>(i));
-    EXPECT_TRUE(
-        did(i == 0 ? Outcome::kInstantiated : Outcome::kReplayed, cache.run(key("k"), stream, [&](Recorder& rec) {
-          rec.memcpy(data.get(), in.get(), kBytes, cudaMemcpyHostToDevice);
-          rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 10.0f);
-          rec.memcpy(out.get(), data.get(), kBytes, cudaMemcpyDeviceToHost);
-          rec.memcpy(one.get(), data.get(), sizeof(float), cudaMemcpyDeviceToHost);
-        })));
-    EXPECT_EQ(out.read(), std::vector<float>(kSize, 10.0f + static_cast<float>(i)));
-    EXPECT_EQ(one.read(), std::vector<float>(1, 10.0f + static_cast<float>(i)));
-  }
-}
-
-TEST_F(MistakesMemoryTest, ABufferThatFnRefillsBetweenTwoCopiesRunsDirectlyAndIsNamed) {
-  Cache cache;
-  DeviceBuffer<float> other(kSize);
-  std::vector<float> staging(kSize);
-  for (int i = 0; i < 2; ++i) {
-    EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](cudaStream_t on) {
-      staging.assign(kSize, 1);
-      CUDA_OK(cudaMemcpyAsync(data.get(), staging.data(), kBytes, cudaMemcpyHostToDevice, on));
-      staging.assign(kSize, 2);
-      CUDA_OK(cudaMemcpyAsync(other.get(), staging.data(), kBytes - sizeof(float), cudaMemcpyDefault, on));
-    }));
-    EXPECT_EQ(data.first(), 1);
-    EXPECT_EQ(other.first(), 2);
-  }
-  const EntryInfo entry = cache.entries()[0];
-  EXPECT_NE(entry.error.find("pageable host memory"), std::string::npos) << entry.error;
-}
 
 // The memory that slots point to belongs to the caller.
 TEST_F(MistakesMemoryTest, CopiesMayReadPageableMemoryThroughSlotsAndPinnedMemorySideBySide) {
-  Options verifying;
-  verifying.verify_every = 1;
-  verifying.on_stale = OnStale::kReturnError;
-  Cache cache(verifying);
+  Cache cache({.verify_every = 1, .on_stale = OnStale::kReturnError});
   DeviceBuffer<float> other(kSize);
   std::vector<float> first(kSize, 1), second(kSize, 2);
   PinnedBuffer<float> pinned(kSize, 2);
@@ -287,29 +182,14 @@ TEST_F(MistakesMemoryTest, CopiesMayReadPageableMemoryThroughSlotsAndPinnedMemor
   EXPECT_EQ(cache.stats().stale, 0u);
 }
 
-// Verify mode compares hits only, and there are none.
-TEST_F(MistakesMemoryTest, VerifyModeLeavesKeysAloneThatHandMemoryOut) {
-  Options verifying;
-  verifying.verify_every = 1;
-  Cache cache(verifying);
-  for (int i = 0; i < 4; ++i) {
-    EXPECT_RUN(kEager, run_allocating(cache, "k", 3));
-    EXPECT_EQ(calls, i + 2);
-    EXPECT_EQ(use_and_free(), 3);
-  }
-  EXPECT_EQ(cache.stats().stale, 0u);
-}
-
-TEST_F(MistakesMemoryTest, PinnedMemoryAndMemoryOfTheGraphMayBeReadByTwoCopies) {
+TEST_F(MistakesMemoryTest, PinnedMemoryAndMemoryOfTheGraphMayBeReadByTwoCopiesAndPageableMemoryRunsDirectly) {
   Cache cache;
   DeviceBuffer<float> other(kSize);
-  float* pinned = nullptr;
-  CUDA_OK(cudaMallocHost(reinterpret_cast<void**>(&pinned), kBytes));
-  for (int i = 0; i < kSize; ++i) pinned[i] = 4;
+  const PinnedBuffer<float> pinned(kSize, 4);
   for (const Outcome outcome : {Outcome::kInstantiated, Outcome::kReplayed}) {
     EXPECT_TRUE(did(outcome, cache.run(key("k"), stream, [&](cudaStream_t on) {
-      CUDA_OK(cudaMemcpyAsync(data.get(), pinned, kBytes, cudaMemcpyHostToDevice, on));
-      CUDA_OK(cudaMemcpyAsync(other.get(), pinned, kBytes, cudaMemcpyDefault, on));
+      CUDA_OK(cudaMemcpyAsync(data.get(), pinned.get(), kBytes, cudaMemcpyHostToDevice, on));
+      CUDA_OK(cudaMemcpyAsync(other.get(), pinned.get(), kBytes, cudaMemcpyDefault, on));
     })));
     EXPECT_EQ(data.first() + other.first(), 8);
     EXPECT_TRUE(did(outcome, cache.run(key("of the graph"), stream, [&](cudaStream_t on) {
@@ -322,7 +202,17 @@ TEST_F(MistakesMemoryTest, PinnedMemoryAndMemoryOfTheGraphMayBeReadByTwoCopies) 
     })));
     EXPECT_EQ(data.first() + other.first(), 10);
   }
-  CUDA_OK(cudaFreeHost(pinned));
+  std::vector<float> staging(kSize);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_RUN(kEager, cache.run(key("a buffer that fn refills"), stream, [&](cudaStream_t on) {
+      staging.assign(kSize, 1);
+      CUDA_OK(cudaMemcpyAsync(data.get(), staging.data(), kBytes, cudaMemcpyHostToDevice, on));
+      staging.assign(kSize, 2);
+      CUDA_OK(cudaMemcpyAsync(other.get(), staging.data(), kBytes - sizeof(float), cudaMemcpyDefault, on));
+    }));
+    EXPECT_EQ(data.first() + 10 * other.first(), 21);
+  }
+  EXPECT_TRUE(says(cache.entries()[0].error, "pageable host memory"));
 }
 
 // Managed memory belongs to host and device. A copy of 0 bytes is replaced by a copy of one byte of device memory.
@@ -340,7 +230,7 @@ TEST_F(MistakesMemoryTest, ACopyOfManagedMemoryMayHaveNoBytes) {
       const char* const from = from_managed ? managed : device.get();
       absl::StatusOr<Outcome> outcome = cache.run(key("k", from_managed), stream, params(bytes),
                                                   [&](Recorder& rec, Slot<int> size) { rec.memcpy(to, from, size); });
-      ASSERT_TRUE(outcome.ok()) << outcome.status().ToString();
+      ASSERT_SUCCESS(outcome);
       EXPECT_NE(*outcome, Outcome::kEager);
       CUDA_OK(cudaStreamSynchronize(stream));
       std::vector<char> copied(64), wanted(64);

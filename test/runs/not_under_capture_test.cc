@@ -7,7 +7,6 @@
 #include <atomic>
 #include <functional>
 #include <stdexcept>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -44,16 +43,19 @@ struct Refusal {
 
 class NotUnderCaptureTest : public CacheTest {
  protected:
-  // A run whose `fn` does half of its work, meets the library, and does the other half.
-  absl::StatusOr<Outcome> run(Cache& cache, const Key& key, const Refuse& refuse) {
-    return cache.run(key, stream, [&](cudaStream_t on) -> cudaError_t {
+  // Does half of its work, meets the library, and does the other half.
+  auto work(const Refuse& refuse) {
+    return [this, refuse](cudaStream_t on) -> cudaError_t {
       ++calls;
       if (const cudaError_t error = add_one(on); error != cudaSuccess) return error;
       if (is_capturing(on)) {
         if (const cudaError_t error = refuse(on); error != cudaSuccess) return error;
       }
       return add_one(on);
-    });
+    };
+  }
+  absl::StatusOr<Outcome> run(Cache& cache, const Key& key, const Refuse& refuse) {
+    return cache.run(key, stream, work(refuse));
   }
 
   std::vector<Refusal> refusals() {
@@ -92,13 +94,16 @@ TEST_F(NotUnderCaptureTest, WorkIsDoneOnceInEveryRun) {
       expect_sum(static_cast<float>(2 * i));
       EXPECT_FALSE(is_capturing(stream)) << refusal.name;
       CUDA_OK(cudaPeekAtLastError()) << refusal.name;
+      const bool is_tried = i == 1 || i == 3 || i == 6;
+      const EntryInfo entry = cache.entries().front();
+      EXPECT_EQ(entry.eager_reason, is_tried ? EagerReason::kCaptureFailed : EagerReason::kBackoff) << refusal.name;
+      EXPECT_NE(entry.error, "") << refusal.name << ": the error stays";
     }
-    EXPECT_EQ(calls, 6 + 3) << refusal.name;  // Captures are tried at runs 0, 2 and 5.
+    EXPECT_EQ(calls, 6 + 3) << refusal.name;
     const Stats stats = cache.stats();
     EXPECT_EQ(stats.eager(EagerReason::kCaptureFailed), 3u) << refusal.name;
     EXPECT_EQ(stats.eager(EagerReason::kBackoff), 3u) << refusal.name;
     EXPECT_EQ(stats.failed, 0u) << refusal.name;
-    EXPECT_NE(cache.entries().front().error, "") << refusal.name;
   }
 }
 
@@ -135,41 +140,24 @@ TEST_F(NotUnderCaptureTest, WhatFailsDirectlyAsWellFailsTheRun) {
   expect_sum(1);
 }
 
-TEST_F(NotUnderCaptureTest, OneCallWhereTheOptionsWantNoSecondOne) {
+TEST_F(NotUnderCaptureTest, OneCallWhereTheOptionsWantNoSecondOneAndOfWarm) {
   misuses_on_purpose = true;
   for (const Refusal& refusal : refusals()) {
-    Cache cache(called_once());
-    calls = 0;
-    try {
-      EXPECT_FALSE(run(cache, key("k"), refusal.refuse).ok()) << refusal.name;
-    } catch (...) {  // From an intact capture.
+    for (const bool warms : {false, true}) {
+      SCOPED_TRACE(testing::Message() << refusal.name << ", warms " << warms);
+      Cache cache(warms ? Options() : called_once());
+      calls = 0;
+      try {
+        const auto fn = work(refusal.refuse);
+        EXPECT_FALSE(warms ? cache.warm(key("k"), stream, fn).ok() : cache.run(key("k"), stream, fn).ok());
+      } catch (...) {  // From an intact capture.
+      }
+      EXPECT_EQ(calls, 1);
+      EXPECT_FALSE(is_capturing(stream));
+      CUDA_OK(cudaPeekAtLastError());
     }
-    EXPECT_EQ(calls, 1) << refusal.name;
-    EXPECT_FALSE(is_capturing(stream)) << refusal.name;
-    CUDA_OK(cudaPeekAtLastError()) << refusal.name;
   }
   expect_sum(0);
-}
-
-TEST_F(NotUnderCaptureTest, WarmCallsFnOnce) {
-  misuses_on_purpose = true;
-  for (const Refusal& refusal : refusals()) {
-    Cache cache;
-    calls = 0;
-    try {
-      EXPECT_FALSE(cache
-                       .warm(key("k"), stream,
-                             [&](cudaStream_t on) {
-                               ++calls;
-                               return is_capturing(on) ? refusal.refuse(on) : cudaSuccess;
-                             })
-                       .ok())
-          << refusal.name;
-    } catch (...) {
-    }
-    EXPECT_EQ(calls, 1) << refusal.name;
-    EXPECT_FALSE(is_capturing(stream)) << refusal.name;
-  }
 }
 
 TEST_F(NotUnderCaptureTest, MisuseOfTheRecorderStaysAnError) {
@@ -210,31 +198,27 @@ TEST_F(NotUnderCaptureTest, MisuseOfTheRecorderStaysAnError) {
 TEST_F(NotUnderCaptureTest, OrdersToStopPassAtOnce) {
   Cache cache;
   const auto stop = [&](const char* label, const std::function<void()>& order, bool breaks) {
-    return cache.run(key(label, breaks), stream, [&, breaks](cudaStream_t on) {
+    (void)cache.run(key(label, breaks), stream, [&, breaks](cudaStream_t on) {
       ++calls;
       CUDA_OK(add_one(on));
       if (breaks) (void)cudaStreamSynchronize(on);
       order();
     });
   };
+  const std::function<void()> order = [] { throw Cancelled(); };
+  const std::function<void()> derived_order = [] { throw CancelledByUser(); };
+  const std::function<void()> exception = [] { throw Stopped("now"); };
   for (const bool breaks : {false, true}) {
-    EXPECT_THROW((void)stop(
-                     "a class", [] { throw Cancelled(); }, breaks),
-                 Cancelled);
-    EXPECT_THROW((void)stop(
-                     "a derived class", [] { throw CancelledByUser(); }, breaks),
-                 CancelledByUser);
-    EXPECT_THROW((void)stop(
-                     "an exception", [] { throw Stopped("now"); }, breaks),
-                 Stopped);
+    EXPECT_THROW(stop("a class", order, breaks), Cancelled);
+    EXPECT_THROW(stop("a derived class", derived_order, breaks), CancelledByUser);
+    EXPECT_THROW(stop("an exception", exception, breaks), Stopped);
     EXPECT_FALSE(is_capturing(stream));
     CUDA_OK(cudaPeekAtLastError());
   }
   EXPECT_EQ(calls, 6);
   expect_sum(0);
-  EXPECT_THROW((void)stop(
-                   "another", [] { throw std::logic_error("not named"); }, false),
-               std::logic_error);
+  const std::function<void()> another = [] { throw std::logic_error("not named"); };
+  EXPECT_THROW(stop("another", another, false), std::logic_error);
   EXPECT_EQ(calls, 8);
   expect_sum(1);
 }
@@ -323,60 +307,11 @@ TEST_F(NotUnderCaptureTest, AnInnerRunThatUsesTheOuterSlotsIsDirectAsTheOuterOne
             if (refuses && is_capturing(rec.stream())) return absl::UnavailableError("not under capture");
             return absl::OkStatus();
           });
-      EXPECT_TRUE(outcome.ok()) << outcome.status();
+      EXPECT_SUCCESS(outcome);
       sum += value;
       expect_sum(sum);
     }
   }
-}
-
-TEST_F(NotUnderCaptureTest, ThreadsThatMeetOnAColdKeyDoTheirWorkOnce) {
-  Cache cache;
-  constexpr int kThreads = 8, kRuns = 6;
-  std::vector<DeviceBuffer<float>*> sums;
-  std::vector<std::thread> threads;
-  for (int i = 0; i < kThreads; ++i) sums.push_back(new DeviceBuffer<float>(kSize));
-  std::atomic<int> direct{0};
-  for (int i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&, i] {
-      Stream mine;
-      for (int n = 0; n < kRuns; ++n) {
-        const auto outcome = cache.run(key("k"), mine, params(sums[static_cast<std::size_t>(i)]->get()),
-                                       [&](Recorder& rec, Slot<float*> to) {
-                                         rec.launch(add, {kGrid, kBlock}, to, kSize, 1);
-                                         if (is_capturing(rec.stream())) throw std::runtime_error("not under capture");
-                                       });
-        if (outcome.ok() && *outcome == Outcome::kEager) ++direct;
-      }
-      CUDA_OK(cudaStreamSynchronize(mine));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(direct, kThreads * kRuns);
-  for (DeviceBuffer<float>* sum : sums) {
-    EXPECT_EQ(sum->read(), std::vector<float>(kSize, kRuns));
-    delete sum;
-  }
-}
-
-// Verify mode records fn again: what it meets there ends the run, as before.
-TEST_F(NotUnderCaptureTest, AnExceptionOfARecordingOfVerifyModePasses) {
-  Options options = unshared();
-  options.verify_every = 1;
-  Cache cache(options);
-  bool throws = false;
-  const auto run = [&] {
-    return cache.run(key("k"), stream, [&](cudaStream_t on) {
-      if (throws) throw std::runtime_error("mine");
-      return add_one(on);
-    });
-  };
-  EXPECT_RUN(kInstantiated, run());
-  throws = true;
-  EXPECT_THROW((void)run(), std::runtime_error);
-  throws = false;
-  EXPECT_RUN(kReplayed, run());
-  expect_sum(2);
 }
 
 }  // namespace

@@ -91,6 +91,23 @@ class ThreadsTest : public testing::Test {
                      });
   }
 
+  // The first `threads` lanes make `runs` runs each, in threads of their own. run(i, n) is the n-th of lane i, from 1
+  // on, and adds wanted(i, n) to the lane's sum. None may fail.
+  template <class Run, class Wanted>
+  void run_in_threads(int threads, int runs, const Run& run, const Wanted& wanted) {
+    for (int i = 0; i < threads; ++i) lane(i).sum.write(std::vector<float>(kSize));
+    std::atomic<int> failed{0};
+    in_threads(threads, [&](int i) {
+      for (int n = 1; n <= runs; ++n) failed += run(i, n).ok() ? 0 : 1;
+    });
+    EXPECT_EQ(failed, 0);
+    for (int i = 0; i < threads; ++i) {
+      float sum = 0;
+      for (int n = 1; n <= runs; ++n) sum += wanted(i, n);
+      EXPECT_EQ(lane(i).sum.read(), std::vector<float>(kSize, sum)) << i;
+    }
+  }
+
   std::vector<std::unique_ptr<Lane>> lanes;
   std::atomic<int> calls{0};
 };

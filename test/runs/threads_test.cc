@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,40 +19,55 @@
 namespace graphcache::test {
 namespace {
 
-TEST_F(ThreadsTest, ColdKeyIsCapturedOnce) {
-  for (int repetition = 1; repetition <= 5; ++repetition) {
-    Cache cache;
-    calls = 0;
-    std::atomic<int> instantiated{0}, failed{0};
-    in_threads(count(), [&](int i) {
-      const auto outcome = run_add(cache, key("k"), lane(i), static_cast<float>(i + 1));
-      if (!outcome.ok()) ++failed;
-      if (outcome.ok() && *outcome == Outcome::kInstantiated) ++instantiated;
-    });
-    EXPECT_EQ(failed, 0);
-    EXPECT_EQ(calls, 1);
-    EXPECT_EQ(instantiated, 1);
-    EXPECT_EQ(cache.stats().captures, 1u);
-    EXPECT_EQ(cache.stats().runs(), static_cast<unsigned>(count()));
-    for (int i = 0; i < count(); ++i) EXPECT_EQ(lane(i).sum.first(), static_cast<float>(repetition * (i + 1))) << i;
+TEST_F(ThreadsTest, ManyThreadsCaptureAColdKeyOnceAndRestoreOneOnce) {
+  for (const bool is_cold : {true, false}) {
+    SCOPED_TRACE(is_cold ? "cold" : "without its executable");
+    Cache evicting(unshared(1));
+    ASSERT_SUCCESS(run_add(evicting, key("k"), lane(0), 0));
+    for (int repetition = 1; repetition <= 5; ++repetition) {
+      Cache fresh;
+      Cache& cache = is_cold ? fresh : evicting;
+      ASSERT_SUCCESS(run_add(evicting, key("other"), lane(0), 0));
+      for (const auto& each : lanes) each->sum.write(std::vector<float>(kSize));
+      const Stats before = cache.stats();
+      const int called = calls;
+      std::atomic<int> made{0}, failed{0};
+      in_threads(count(), [&](int i) {
+        const auto outcome = run_add(cache, key("k"), lane(i), static_cast<float>(i + 1));
+        if (!outcome.ok()) ++failed;
+        if (outcome.ok() && *outcome == (is_cold ? Outcome::kInstantiated : Outcome::kRestored)) ++made;
+      });
+      EXPECT_EQ(failed, 0);
+      EXPECT_EQ(made, 1);
+      EXPECT_EQ(calls - called, is_cold ? 1 : 0);
+      const Stats change = cache.stats() - before;
+      EXPECT_EQ(change.captures, is_cold ? 1u : 0u);
+      EXPECT_EQ(change.instantiations, 1u);
+      EXPECT_EQ(change.runs(), static_cast<unsigned>(count()));
+      for (int i = 0; i < count(); ++i) EXPECT_EQ(lane(i).sum.first(), static_cast<float>(i + 1)) << i;
+    }
   }
 }
 
-TEST_F(ThreadsTest, ColdKeyWhoseCaptureBreaksRunsInEveryThread) {
-  Cache cache;
-  std::atomic<int> failed{0};
-  in_threads(count(), [&](int i) {
-    Lane& mine = lane(i);
-    const auto outcome = cache.run(key("k"), mine.stream, params(mine.sum.get()), [&](Recorder& rec, Slot<float*> p) {
-      if (const cudaError_t error = cudaStreamSynchronize(rec.stream()); error != cudaSuccess) return error;
-      rec.launch(add, {kGrid, kBlock}, p, kSize, 1);
-      return cudaSuccess;
-    });
-    if (!outcome.ok() || *outcome != Outcome::kEager) ++failed;
-  });
-  EXPECT_EQ(failed, 0);
-  for (int i = 0; i < count(); ++i) EXPECT_EQ(lane(i).sum.first(), 1.0f) << i;
-  EXPECT_EQ(cache.stats().outcome(Outcome::kEager), static_cast<unsigned>(count()));
+TEST_F(ThreadsTest, ColdKeyThatCannotBeCapturedRunsInEveryThread) {
+  for (const bool breaks : {true, false}) {
+    SCOPED_TRACE(breaks ? "fn breaks the capture" : "fn throws under capture");
+    Cache cache;
+    run_in_threads(
+        count(), 6,
+        [&](int i, int) {
+          Lane& mine = lane(i);
+          return cache.run(key("k"), mine.stream, params(mine.sum.get()), [&](Recorder& rec, Slot<float*> p) {
+            const cudaError_t error = breaks ? cudaStreamSynchronize(rec.stream()) : cudaSuccess;
+            if (error != cudaSuccess) return error;
+            rec.launch(add, {kGrid, kBlock}, p, kSize, 1);
+            if (!breaks && is_capturing(rec.stream())) throw std::runtime_error("not under capture");
+            return cudaSuccess;
+          });
+        },
+        [](int, int) { return 1.0f; });
+    EXPECT_EQ(cache.stats().outcome(Outcome::kEager), static_cast<unsigned>(6 * count()));
+  }
 }
 
 TEST_F(ThreadsTest, ColdKeyWhoseFnThrowsInOneThreadIsRunInTheOthers) {
@@ -82,19 +98,10 @@ TEST_F(ThreadsTest, ColdKeyWhoseFnThrowsInOneThreadIsRunInTheOthers) {
 TEST_F(ThreadsTest, ChangingValuesOfOneKeyReachTheRightRuns) {
   Cache cache;
   constexpr int kRuns = 200;
-  std::atomic<int> failed{0};
-  in_threads(count(), [&](int i) {
-    for (int n = 1; n <= kRuns; ++n) {
-      if (!run_add(cache, key("k"), lane(i), static_cast<float>(i * n % 11)).ok()) ++failed;
-    }
-  });
-  EXPECT_EQ(failed, 0);
+  const auto value = [](int i, int n) { return static_cast<float>(i * n % 11); };
+  run_in_threads(
+      count(), kRuns, [&](int i, int n) { return run_add(cache, key("k"), lane(i), value(i, n)); }, value);
   EXPECT_EQ(calls, 1);
-  for (int i = 0; i < count(); ++i) {
-    float sum = 0;
-    for (int n = 1; n <= kRuns; ++n) sum += static_cast<float>(i * n % 11);
-    EXPECT_EQ(lane(i).sum.read(), std::vector<float>(kSize, sum)) << i;
-  }
   EXPECT_EQ(cache.stats().runs(), static_cast<unsigned>(count() * kRuns));
   EXPECT_EQ(cache.stats().live_executables, 1u);
 }
@@ -104,27 +111,18 @@ TEST_F(ThreadsTest, FewExecutablesForManyKeysAndThreadsLoseNothing) {
     for (const int max_templates : {512, 3, 0}) {
       SCOPED_TRACE(testing::Message() << "sharing " << static_cast<int>(sharing) << ", " << max_templates
                                       << " templates");
-      Options options;
-      options.max_executables = 2;
-      options.max_templates = max_templates;
-      force(&options, sharing);
-      Cache cache(options);
+      Cache cache(forced(sharing, {.max_executables = 2, .max_templates = max_templates}));
       constexpr int kRuns = 100;
       constexpr int kKeys = 5;
-      std::atomic<int> failed{0};
-      for (int i = 0; i < count(); ++i) lane(i).sum.write(std::vector<float>(kSize));
-      in_threads(count(), [&](int i) {
-        for (int n = 1; n <= kRuns; ++n) {
-          const int which = (n * (i + 1) / 3) % kKeys;  // its graph also adds 1000 times as much as a constant
-          if (!run_add_two(cache, key("k", which), lane(i), static_cast<float>(n % 7), 1000.0f * which).ok()) ++failed;
-        }
-      });
-      EXPECT_EQ(failed, 0);
-      for (int i = 0; i < count(); ++i) {
-        float sum = 0;
-        for (int n = 1; n <= kRuns; ++n) sum += static_cast<float>(n % 7) + 1000.0f * ((n * (i + 1) / 3) % kKeys);
-        EXPECT_EQ(lane(i).sum.read(), std::vector<float>(kSize, sum)) << i;
-      }
+      // The graph of a key also adds 1000 times its number as a constant.
+      const auto which = [](int i, int n) { return n * (i + 1) / 3 % kKeys; };
+      run_in_threads(
+          count(), kRuns,
+          [&](int i, int n) {
+            const int number = which(i, n);
+            return run_add_two(cache, key("k", number), lane(i), static_cast<float>(n % 7), 1000.0f * number);
+          },
+          [&](int i, int n) { return static_cast<float>(n % 7) + 1000.0f * which(i, n); });
       const Stats stats = cache.stats();
       EXPECT_EQ(stats.runs(), static_cast<unsigned>(count() * kRuns));
       EXPECT_EQ(stats.failed, 0u);
@@ -146,11 +144,7 @@ TEST_F(ThreadsTest, FewExecutablesForManyKeysAndThreadsLoseNothing) {
 
 TEST_F(ThreadsTest, EraseClearPinAndReportsWhileOthersRun) {
   for (const Sharing sharing : {Sharing::kNever, Sharing::kAuto}) {
-    Options options;
-    options.max_executables = 3;
-    options.max_templates = 4;
-    force(&options, sharing);
-    Cache cache(options);
+    Cache cache(forced(sharing, {.max_executables = 3, .max_templates = 4}));
     constexpr int kRuns = 100;
     constexpr int kRunners = 8;
     std::atomic<int> failed{0}, running{kRunners};
@@ -205,17 +199,15 @@ TEST_F(ThreadsTest, EraseClearPinAndReportsWhileOthersRun) {
 }
 
 TEST_F(ThreadsTest, EntriesThatStayAreReportedOnceWhileOthersAreAddedAndErased) {
-  Options options = unshared(1);
-  options.max_templates = 4;
-  options.capture_after = 1;  // so that all but a few keys are cold
-  Cache cache(options);
+  // All but a few keys are cold.
+  Cache cache(forced(Sharing::kNever, {.max_executables = 1, .max_templates = 4, .capture_after = 1}));
   constexpr int kStay = 500, kCome = 1500;
-  for (int n = 0; n < kStay; ++n) ASSERT_TRUE(run_add(cache, key("stays", n), lane(0), 1).ok());
+  for (int n = 0; n < kStay; ++n) ASSERT_SUCCESS(run_add(cache, key("stays", n), lane(0), 1));
   std::atomic<bool> running{true};
   in_threads(2, [&](int i) {
     if (i == 1) {
       for (int n = 0; n < kCome; ++n) {
-        EXPECT_TRUE(run_add(cache, key("comes", n), lane(1), 1).ok());
+        EXPECT_SUCCESS(run_add(cache, key("comes", n), lane(1), 1));
         if (n % 3 == 0) cache.erase(key("comes", n / 2));
       }
       running = false;
@@ -237,25 +229,13 @@ TEST_F(ThreadsTest, EntriesThatStayAreReportedOnceWhileOthersAreAddedAndErased) 
 // A family's one executable passes from thread to thread: each must launch its own graph with its own values.
 TEST_F(ThreadsTest, OneExecutableServesSiblingsOfAllThreads) {
   for (const int max_executables : {1, 64}) {
-    Options options;
-    options.max_executables = max_executables;
-    force(&options, Sharing::kUpdatesAcross);
-    Cache cache(options);
+    Cache cache(forced(Sharing::kUpdatesAcross, {.max_executables = max_executables}));
     constexpr int kRuns = 100;
     calls = 0;
-    std::atomic<int> failed{0};
-    for (int i = 0; i < count(); ++i) lane(i).sum.write(std::vector<float>(kSize));
-    in_threads(count(), [&](int i) {
-      for (int n = 1; n <= kRuns; ++n) {
-        if (!run_add_two(cache, key(i), lane(i), static_cast<float>(n % 5), 100.0f * (i + 1)).ok()) ++failed;
-      }
-    });
-    EXPECT_EQ(failed, 0);
-    for (int i = 0; i < count(); ++i) {
-      float sum = 0;
-      for (int n = 1; n <= kRuns; ++n) sum += static_cast<float>(n % 5) + 100.0f * (i + 1);
-      EXPECT_EQ(lane(i).sum.read(), std::vector<float>(kSize, sum)) << i;
-    }
+    run_in_threads(
+        count(), kRuns,
+        [&](int i, int n) { return run_add_two(cache, key(i), lane(i), static_cast<float>(n % 5), 100.0f * (i + 1)); },
+        [](int i, int n) { return static_cast<float>(n % 5) + 100.0f * (i + 1); });
     const Stats stats = cache.stats();
     EXPECT_EQ(stats.runs(), static_cast<unsigned>(count() * kRuns));
     EXPECT_LE(stats.live_executables, static_cast<unsigned>(max_executables));
@@ -265,7 +245,7 @@ TEST_F(ThreadsTest, OneExecutableServesSiblingsOfAllThreads) {
     }
     // The graphs that threads have read depend on the entries in use. Another key finds none in use.
     EXPECT_LE(stats.families, 1u);
-    ASSERT_TRUE(run_add_two(cache, key(count()), lane(0), 1.0f, 100.0f).ok());
+    ASSERT_SUCCESS(run_add_two(cache, key(count()), lane(0), 1.0f, 100.0f));
     EXPECT_EQ(cache.stats().families, 1u);
   }
 }
@@ -286,51 +266,29 @@ TEST_F(ThreadsTest, RelativesAreMadeAndDestroyedByAllThreads) {
   for (const auto& [sharing, patching] : ways) {
     SCOPED_TRACE(testing::Message() << "sharing " << static_cast<int>(sharing) << ", patching "
                                     << static_cast<int>(patching));
-    Options options;
-    options.max_executables = 3;
-    options.max_templates = 4;
-    force(&options, sharing);
-    force(patching);
-    Cache cache(options);
+    Cache cache(forced(patching, forced(sharing, {.max_executables = 3, .max_templates = 4})));
     constexpr int kRuns = 50;
     constexpr int kNodes = 50;
-    std::atomic<int> failed{0};
-    for (int i = 0; i < count(); ++i) lane(i).sum.write(std::vector<float>(kSize));
-    in_threads(count(), [&](int i) {
-      Lane& mine = lane(i);
-      for (int n = 1; n <= kRuns; ++n) {
-        const auto outcome =
-            cache.run(key(n * (i + 1) % 5), mine.stream, params(mine.sum.get()), [](Recorder& rec, Slot<float*> p) {
-              for (int node = 0; node < kNodes; ++node) rec.launch(add, {kGrid, kBlock}, p, kSize, 1);
-            });
-        if (!outcome.ok()) ++failed;
-      }
-    });
-    EXPECT_EQ(failed, 0);
-    for (int i = 0; i < count(); ++i) {
-      EXPECT_EQ(lane(i).sum.read(), std::vector<float>(kSize, kRuns * kNodes)) << i;
-    }
+    run_in_threads(
+        count(), kRuns,
+        [&](int i, int n) {
+          Lane& mine = lane(i);
+          return cache.run(key(n * (i + 1) % 5), mine.stream, params(mine.sum.get()),
+                           [](Recorder& rec, Slot<float*> p) {
+                             for (int node = 0; node < kNodes; ++node) rec.launch(add, {kGrid, kBlock}, p, kSize, 1);
+                           });
+        },
+        [](int, int) { return static_cast<float>(kNodes); });
   }
 }
 
-TEST_F(ThreadsTest, KeyThatLostItsExecutableIsRestoredOnceByManyThreads) {
-  Cache cache(unshared(1));
-  ASSERT_TRUE(run_add(cache, key("k"), lane(0), 0).ok());
-  for (int repetition = 1; repetition <= 5; ++repetition) {
-    ASSERT_TRUE(run_add(cache, key("other"), lane(0), 0).ok());
-    const Stats before = cache.stats();
-    std::atomic<int> restored{0}, failed{0};
-    in_threads(count(), [&](int i) {
-      const auto outcome = run_add(cache, key("k"), lane(i), static_cast<float>(i + 1));
-      if (!outcome.ok()) ++failed;
-      if (outcome.ok() && *outcome == Outcome::kRestored) ++restored;
-    });
-    EXPECT_EQ(failed, 0);
-    EXPECT_EQ(restored, 1);
-    EXPECT_EQ(calls, 2);
-    EXPECT_EQ(cache.stats().instantiations, before.instantiations + 1);
-    for (int i = 0; i < count(); ++i) EXPECT_EQ(lane(i).sum.first(), static_cast<float>(repetition * (i + 1))) << i;
-  }
+// CUDA allows a graph that allocates one executable. So a key that comes back waits until its former executable is
+// gone, also if another thread has taken that to destroy it.
+cudaError_t add_and_allocate(cudaStream_t on, float* sum) {
+  void* memory = nullptr;
+  (void)cudaMallocAsync(&memory, 64, on);
+  (void)launch(add, kGrid, kBlock, on, sum, kSize, 1.0f);
+  return cudaFreeAsync(memory, on);
 }
 
 // Holds up the thread that is about to destroy an executable of this key.
@@ -349,20 +307,12 @@ class Slow : public Listener {
   const Key key_;
 };
 
-// CUDA allows a graph that allocates one executable. So a key that comes back waits until its former executable is
-// gone, also if another thread has taken that to destroy it.
 TEST_F(ThreadsTest, AGraphOfOneExecutableIsRestoredWhenAnotherThreadHasDestroyedIt) {
   const auto slow = std::make_shared<Slow>(key("allocates"));
-  Options options = unshared(1);
-  options.listeners = {slow};
-  Cache cache(options);
+  Cache cache(forced(Sharing::kNever, {.max_executables = 1, .listeners = {slow}}));
   const auto run = [&] {
-    return cache.run(key("allocates"), lane(0).stream, [&](cudaStream_t on) {
-      void* memory = nullptr;
-      (void)cudaMallocAsync(&memory, 64, on);
-      (void)launch(add, kGrid, kBlock, on, lane(0).sum.get(), kSize, 1.0f);
-      (void)cudaFreeAsync(memory, on);
-    });
+    return cache.run(key("allocates"), lane(0).stream,
+                     [&](cudaStream_t on) { return add_and_allocate(on, lane(0).sum.get()); });
   };
   EXPECT_RUN(kInstantiated, run());
   CUDA_OK(cudaStreamSynchronize(lane(0).stream));
@@ -380,12 +330,8 @@ TEST_F(ThreadsTest, AGraphOfOneExecutableIsRestoredWhenAnotherThreadHasDestroyed
   EXPECT_EQ(lane(0).sum.first(), 2.0f);
 }
 
-// CUDA allows a graph that allocates one executable. So a key that comes back waits until its former executable is
-// gone, also if another thread has taken that to destroy it.
 TEST_F(ThreadsTest, AGraphOfOneExecutableIsRestoredWhileOtherThreadsDestroyIt) {
-  Options options = unshared(1);
-  options.max_templates = 16;
-  Cache cache(options);
+  Cache cache(forced(Sharing::kNever, {.max_executables = 1, .max_templates = 16}));
   const int runs = by_size(300, 3000, 20000);
   std::atomic<bool> ended{false};
   std::atomic<int> failed{0};
@@ -397,12 +343,7 @@ TEST_F(ThreadsTest, AGraphOfOneExecutableIsRestoredWhileOtherThreadsDestroyIt) {
       }
       return;
     }
-    const auto allocates = [&](cudaStream_t on) {
-      void* memory = nullptr;
-      (void)cudaMallocAsync(&memory, 64, on);
-      (void)launch(add, kGrid, kBlock, on, mine.sum.get(), kSize, 1.0f);
-      (void)cudaFreeAsync(memory, on);
-    };
+    const auto allocates = [&](cudaStream_t on) { return add_and_allocate(on, mine.sum.get()); };
     for (int n = 0; n < runs; ++n) {
       failed += cache.run(key("allocates"), mine.stream, allocates).ok() ? 0 : 1;
       failed += n % 4 != 0 || cache.warm(key("allocates"), mine.stream, allocates).ok() ? 0 : 1;

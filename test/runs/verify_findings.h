@@ -23,11 +23,19 @@ inline std::string hex(const void* pointer) {
   return text;
 }
 
-class FindingTest : public StreamTest {
+class FindingTest : public VerifyTest {
  protected:
   // A first and a second run of the same key, which wrongly differ.
   using Run = std::function<absl::StatusOr<Outcome>(Cache& cache, int which)>;
   using Result = std::function<float()>;
+
+  // The runs whose fn calls fn(on, which).
+  template <class Fn>
+  Run runs_of(Fn fn) {
+    return [this, fn](Cache& cache, int which) {
+      return cache.run(key("k"), stream, [&](cudaStream_t on) { return fn(on, which); });
+    };
+  }
 
   // The result of the second run, without verify mode and with each reaction, and the words that the finding must
   // contain.
@@ -88,8 +96,6 @@ class FindingTest : public StreamTest {
   Result first_of(const DeviceBuffer<float>& buffer) {
     return [&buffer] { return buffer.first(); };
   }
-
-  DeviceBuffer<float> data{kSize}, other{kSize};
 };
 
 }  // namespace graphcache::test

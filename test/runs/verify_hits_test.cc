@@ -19,23 +19,16 @@ namespace {
 using VerifyHitsTest = FindingTest;
 
 TEST_F(VerifyHitsTest, ValueCapturedByReference) {
-  float value = 0;
-  const auto run = [&](Cache& cache, int which) {
-    value = which == 0 ? 2.0f : 3.0f;
-    return cache.run(key("k"), stream,
-                     [&](cudaStream_t on) { return launch(fill, kGrid, kBlock, on, data.get(), kSize, value); });
-  };
+  const auto run = runs_of([&](cudaStream_t on, int which) { return fill_data(on, which == 0 ? 2 : 3); });
   expect_found(run, first_of(data), 2, 3,
                {"node 0 (kernel graphcache::test::fill", "argument 2 was 0x40000000 (", "as a float 2)",
                 "and is 0x40400000 (", "as a float 3)"});
 }
 
 TEST_F(VerifyHitsTest, PointerThatMoved) {
-  const auto run = [&](Cache& cache, int which) {
-    float* const to = which == 0 ? other.get() : data.get();
-    return cache.run(key("k"), stream,
-                     [to](cudaStream_t on) { return launch(fill, kGrid, kBlock, on, to, kSize, 7.0f); });
-  };
+  const auto run = runs_of([&](cudaStream_t on, int which) {
+    return launch(fill, kGrid, kBlock, on, which == 0 ? other.get() : data.get(), kSize, 7.0f);
+  });
   expect_found(run, first_of(data), -1, 7,
                {"node 0 (kernel graphcache::test::fill", "argument 0 was " + hex(other.get()) + " (memory of device 0)",
                 "and is " + hex(data.get()) + " (memory of device 0)"});
@@ -66,36 +59,29 @@ TEST_F(VerifyHitsTest, PointerToTheStack) {
     return cache.run(key("k"), stream, fn).status();
   };
   const float locals[2] = {1, 2};
-  EXPECT_TRUE(call(locals[0], true).ok());
+  EXPECT_SUCCESS(call(locals[0], true));
   EXPECT_FAILURE(kFailedPrecondition, call(locals[1], false));
   expect_one_finding(cache, {"argument 1 was " + hex(&locals[0]) + " (on this thread's stack)",
                              "and is " + hex(&locals[1]) + " (on this thread's stack)"});
 }
 
 TEST_F(VerifyHitsTest, BranchThatIsNotInTheKey) {
-  const auto run = [&](Cache& cache, int which) {
-    const bool twice = which == 0;
-    return cache.run(key("k"), stream, [&, twice](cudaStream_t on) {
-      CUDA_OK(launch(fill, kGrid, kBlock, on, data.get(), kSize, 2.0f));
-      if (twice) {
-        CUDA_OK(launch(add, kGrid, kBlock, on, data.get(), kSize, 1.0f));
-      }
-    });
-  };
+  const auto run = runs_of([&](cudaStream_t on, int which) {
+    const cudaError_t error = fill_data(on, 2);
+    return error != cudaSuccess || which == 1 ? error : add_to_data(on, 1);
+  });
   expect_found(
       run, first_of(data), 3, 2,
       {"the number of nodes was 2 when", "and is 1 now", "node 1 (kernel graphcache::test::add", ") is missing now"});
 }
 
 TEST_F(VerifyHitsTest, BranchThatAddsWork) {
-  const auto run = [&](Cache& cache, int which) {
-    return cache.run(key("k"), stream, [&, which](cudaStream_t on) {
-      if (which == 1) {
-        CUDA_OK(cudaMemsetAsync(other.get(), 0, sizeof(float), on));
-      }
-      CUDA_OK(launch(fill, kGrid, kBlock, on, data.get(), kSize, 2.0f));
-    });
-  };
+  const auto run = runs_of([&](cudaStream_t on, int which) {
+    if (which == 1) {
+      CUDA_OK(cudaMemsetAsync(other.get(), 0, sizeof(float), on));
+    }
+    return fill_data(on, 2);
+  });
   expect_found(
       run, first_of(other), -1, 0,
       {"the number of nodes was 1 when", "and is 2 now", "node 0 (kernel graphcache::test::fill", "is a set now"});
@@ -157,14 +143,11 @@ TEST_F(VerifyHitsTest, LambdaOfAHelperWithOtherCaptures) {
 // The first run launched on the run's stream. The later one uses another stream, which the recording does not see.
 TEST_F(VerifyHitsTest, LaunchThatWentElsewhere) {
   Stream elsewhere;
-  cudaStream_t where = nullptr;
-  const auto run = [&](Cache& cache, int which) {
-    where = which == 0 ? stream : elsewhere;
-    return cache.run(key("k"), stream, [&](cudaStream_t on) {
-      CUDA_OK(launch(fill, kGrid, kBlock, on, data.get(), kSize, 2.0f));
-      CUDA_OK(launch(add, kGrid, kBlock, where, on == where ? data.get() : other.get(), kSize, 1.0f));
-    });
-  };
+  const auto run = runs_of([&](cudaStream_t on, int which) {
+    CUDA_OK(fill_data(on, 2));
+    if (which == 0) return add_to_data(on, 1);
+    return launch(add, kGrid, kBlock, elsewhere, other.get(), kSize, 1.0f);
+  });
   expect_found(
       run, first_of(data), 3, 2,
       {"the number of nodes was 2 when", "and is 1 now", "node 1 (kernel graphcache::test::add", ") is missing now"});
@@ -172,14 +155,11 @@ TEST_F(VerifyHitsTest, LaunchThatWentElsewhere) {
 
 TEST_F(VerifyHitsTest, HostFunctionWhoseDataHasMoved) {
   static float counts[2];
-  const auto run = [&](Cache& cache, int which) {
+  const auto run = runs_of([](cudaStream_t on, int which) {
     if (which == 0) counts[0] = counts[1] = 0;
-    float* const count = &counts[which];
-    return cache.run(key("k"), stream, [count](cudaStream_t on) {
-      return cudaLaunchHostFunc(
-          on, [](void* at) { *static_cast<float*>(at) += 1; }, count);
-    });
-  };
+    return cudaLaunchHostFunc(
+        on, [](void* at) { *static_cast<float*>(at) += 1; }, &counts[which]);
+  });
   const auto second = [&] {
     CUDA_OK(cudaDeviceSynchronize());
     return counts[1];
@@ -191,12 +171,9 @@ TEST_F(VerifyHitsTest, HostFunctionWhoseDataHasMoved) {
 }
 
 TEST_F(VerifyHitsTest, GridThatFollowsAVariable) {
-  unsigned blocks = 0;
-  const auto run = [&](Cache& cache, int which) {
-    blocks = which == 0 ? 1 : 2;
-    return cache.run(key("k"), stream,
-                     [&](cudaStream_t on) { return launch(fill, dim3(blocks), kBlock, on, data.get(), kSize, 2.0f); });
-  };
+  const auto run = runs_of([&](cudaStream_t on, int which) {
+    return launch(fill, dim3(which == 0 ? 1 : 2), kBlock, on, data.get(), kSize, 2.0f);
+  });
   expect_found(run, [&] { return data.read()[kSize - 1]; }, -1, 2,
                {"node 0 (kernel graphcache::test::fill", "the grid was (1, 1, 1) when", "and is (2, 1, 1) now"});
 }
@@ -241,9 +218,8 @@ TEST_F(VerifyHitsTest, StagingBufferThatFnFills) {
   for (const bool keeps : {false, true}) {
     SCOPED_TRACE(keeps ? "memory that the key keeps" : "pinned memory");
     const auto memory = std::make_shared<std::array<float, kSize>>();
-    float* pinned = nullptr;
-    CUDA_OK(cudaMallocHost(reinterpret_cast<void**>(&pinned), kSize * sizeof(float)));
-    float* const staging = keeps ? memory->data() : pinned;
+    const PinnedBuffer<float> pinned(kSize);
+    float* const staging = keeps ? memory->data() : pinned.get();
     const auto run = [&](Cache& cache, const char* name, float value) {
       return cache.run(key(name), stream, [&, value](Recorder& rec) {
         if (keeps) rec.keep(memory);
@@ -255,12 +231,11 @@ TEST_F(VerifyHitsTest, StagingBufferThatFnFills) {
     EXPECT_RUN(kInstantiated, run(cache, "a", 20));
     EXPECT_RUN(kReplayed, run(cache, "a", 20));
     EXPECT_EQ(data.read()[kSize - 1], 20);
-    ASSERT_TRUE(run(cache, "b", 30).ok());
+    ASSERT_SUCCESS(run(cache, "b", 30));
     EXPECT_EQ(data.read()[kSize - 1], 30);
     EXPECT_FAILURE(kFailedPrecondition, run(cache, "a", 20));
     EXPECT_EQ(cache.stats().stale, 1u);
     EXPECT_TRUE(holds_all(findings(cache), {"node 0 (copy)", "the bytes of its source", "fn, which writes there"}));
-    CUDA_OK(cudaFreeHost(pinned));
   }
 }
 

@@ -16,23 +16,17 @@ namespace {
 using VerifyNodesTest = FindingTest;
 
 TEST_F(VerifyNodesTest, CopiesAndSetsOfOtherMemoryAndSizes) {
-  const auto copies = [&](std::size_t elements) {
-    return [&, elements](Cache& cache, int which) {
-      return cache.run(key("k"), stream, [&, elements, which](cudaStream_t on) {
-        CUDA_OK(cudaMemsetAsync(data.get(), 0, (which == 0 ? 1 : elements) * sizeof(float), on));
-      });
-    };
-  };
+  const auto set = runs_of([&](cudaStream_t on, int which) {
+    return cudaMemsetAsync(data.get(), 0, which == 0 ? sizeof(float) : data.bytes(), on);
+  });
   const auto last = [&] { return data.read()[kSize - 1]; };
-  expect_found(copies(kSize), last, -1, 0, {"node 0 (set): the size was 4 when", "and is 400 now"});
+  expect_found(set, last, -1, 0, {"node 0 (set): the size was 4 when", "and is 400 now"});
 
-  const auto copy = [&](Cache& cache, int which) {
+  const auto copy = runs_of([&](cudaStream_t on, int which) {
+    CUDA_OK(launch(fill, kGrid, kBlock, on, other.get(), kSize, 5.0f));
     const float* const from = which == 0 ? data.get() + 1 : other.get();
-    return cache.run(key("k"), stream, [&, from](cudaStream_t on) {
-      CUDA_OK(launch(fill, kGrid, kBlock, on, other.get(), kSize, 5.0f));
-      return cudaMemcpyAsync(data.get(), from, sizeof(float), cudaMemcpyDeviceToDevice, on);
-    });
-  };
+    return cudaMemcpyAsync(data.get(), from, sizeof(float), cudaMemcpyDeviceToDevice, on);
+  });
   expect_found(copy, first_of(data), -1, 5,
                {"node 1 (copy): the source was " + hex(data.get() + 1), "and is " + hex(other.get())});
 }
@@ -78,8 +72,9 @@ TEST_F(VerifyNodesTest, NodesOfOtherKinds) {
 
 // In each case the first recording has one value and the next one another. The kernels access no memory.
 TEST_F(VerifyNodesTest, EachPartOfANodeIsNamed) {
-  float *pinned = nullptr, *managed = nullptr;
-  CUDA_OK(cudaMallocHost(reinterpret_cast<void**>(&pinned), 64));
+  const PinnedBuffer<float> of_host(16);
+  float* const pinned = of_host.get();
+  float* managed = nullptr;
   CUDA_OK(cudaMallocManaged(reinterpret_cast<void**>(&managed), 64, cudaMemAttachGlobal));
   const auto at = [](float* to) { return [to](Recorder& rec) { rec.launch(fill, {1, 1}, to, 0, 1.0f); }; };
   const auto nothing = [](unsigned block, std::size_t shared) {
@@ -147,7 +142,6 @@ TEST_F(VerifyNodesTest, EachPartOfANodeIsNamed) {
     expect_one_finding(cache, part.words);
   }
   CUDA_OK(cudaStreamSynchronize(stream));
-  CUDA_OK(cudaFreeHost(pinned));
   CUDA_OK(cudaFree(managed));
 }
 
@@ -175,11 +169,10 @@ TEST_F(VerifyNodesTest, MemberOfAStructure) {
   DeviceBuffer<Mixed> to(1);
   Mixed value;
   std::memset(&value, 0, sizeof value);
-  const auto run = [&](Cache& cache, int which) {
+  const auto run = runs_of([&](cudaStream_t on, int which) {
     value.real = which == 0 ? 1.0 : 2.0;
-    return cache.run(key("k"), stream,
-                     [&](cudaStream_t on) { return launch(copy_struct, dim3(1), dim3(1), on, to.get(), value); });
-  };
+    return launch(copy_struct, dim3(1), dim3(1), on, to.get(), value);
+  });
   expect_found(run, [&] { return static_cast<float>(to.read()[0].real); }, 1, 2,
                {"node 0 (kernel graphcache::test::copy_struct", "argument 1, bytes 8 to 15 of", "as a double 1)",
                 "as a double 2)"});
@@ -187,23 +180,18 @@ TEST_F(VerifyNodesTest, MemberOfAStructure) {
 
 TEST_F(VerifyNodesTest, OtherDependencies) {
   Stream side;
-  Event fork, join;
-  bool forks = false;
-  const auto run = [&](Cache& cache, int which) {
-    forks = which == 1;
-    return cache.run(key("k"), stream, [&](cudaStream_t on) {
-      CUDA_OK(launch(do_nothing, dim3(1), dim3(1), on));
+  Event fork;
+  const auto run = runs_of([&](cudaStream_t on, int which) {
+    CUDA_OK(launch(do_nothing, dim3(1), dim3(1), on));
+    CUDA_OK(cudaEventRecord(fork, on));
+    CUDA_OK(launch(do_nothing, dim3(1), dim3(1), on));
+    if (which == 0) {
       CUDA_OK(cudaEventRecord(fork, on));
-      CUDA_OK(launch(do_nothing, dim3(1), dim3(1), on));
-      if (!forks) {
-        CUDA_OK(cudaEventRecord(fork, on));
-      }
-      CUDA_OK(cudaStreamWaitEvent(side, fork, 0));
-      CUDA_OK(launch(do_nothing, dim3(1), dim3(1), side));
-      CUDA_OK(cudaEventRecord(join, side));
-      CUDA_OK(cudaStreamWaitEvent(on, join, 0));
-    });
-  };
+    }
+    CUDA_OK(cudaStreamWaitEvent(side, fork, 0));
+    CUDA_OK(launch(do_nothing, dim3(1), dim3(1), side));
+    let_follow(on, side);
+  });
   expect_reported(run, first_of(data), -1, {"node 2 (kernel graphcache::test::do_nothing", "depends on other nodes"});
 }
 

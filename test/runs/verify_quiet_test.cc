@@ -1,12 +1,12 @@
 // Verify mode reports nothing if hits are right, whatever they consist of, on either runtime.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory>
-#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "graphcache/graphcache.h"
@@ -18,8 +18,14 @@
 namespace graphcache::test {
 namespace {
 
-class VerifyQuietTest : public StreamTest {
+class VerifyQuietTest : public VerifyTest {
  protected:
+  // Runs of one key.
+  template <class Fn>
+  void run_times(int times, const Fn& fn) {
+    for (int i = 0; i < times; ++i) ASSERT_SUCCESS(cache.run(key("k"), stream, fn));
+  }
+
   // Every hit was verified, and none was stale.
   static void expect_quiet(const Cache& cache) {
     const Stats stats = cache.stats();
@@ -27,135 +33,110 @@ class VerifyQuietTest : public StreamTest {
     EXPECT_NE(stats.hits(), 0u);
     EXPECT_EQ(stats.verified, stats.hits());
   }
+  void expect_quiet() { expect_quiet(cache); }
+  void expect_verified(std::uint64_t count) {
+    EXPECT_EQ(cache.stats().stale, 0u) << findings(cache);
+    EXPECT_EQ(cache.stats().verified, count);
+  }
 
-  DeviceBuffer<float> data{kSize}, other{kSize};
+  Cache cache{verifying()};
 };
 
 TEST_F(VerifyQuietTest, KernelsWithSlotsOfEveryKind) {
   for (const Patching patching : {Patching::kPerNode, Patching::kDeviceUpdated}) {
-    Options options = verifying();
     force(patching);
-    Cache cache(options);
+    Cache of_way(verifying());
     for (int i = 0; i < 6; ++i) {
       float* const to = i % 2 == 0 ? data.get() : other.get();
       const dim3 grid(1 + i % 2), block(50 + i);
       const double value = i / 2;
-      ASSERT_TRUE(cache
-                      .run(key("k"), stream, params(to, value, grid, block, kSize - i),
-                           [&](Recorder& rec, Slot<float*> p, Slot<double> v, Slot<dim3> g, Slot<dim3> b, Slot<int> n) {
-                             rec.launch(fill, {g, kBlock}, p, n, v);
-                             rec.launch(add, {kGrid, b}, p, n, 1.0f);
-                             rec.launch(do_nothing, {1, 1, 16});
-                           })
-                      .ok());
+      ASSERT_SUCCESS(
+          of_way.run(key("k"), stream, params(to, value, grid, block, kSize - i),
+                     [&](Recorder& rec, Slot<float*> p, Slot<double> v, Slot<dim3> g, Slot<dim3> b, Slot<int> n) {
+                       rec.launch(fill, {g, kBlock}, p, n, v);
+                       rec.launch(add, {kGrid, b}, p, n, 1.0f);
+                       rec.launch(do_nothing, {1, 1, 16});
+                     }));
     }
-    expect_quiet(cache);
+    expect_quiet(of_way);
   }
 }
 
 TEST_F(VerifyQuietTest, CopiesAndSetsWithSlots) {
-  Cache cache(verifying());
   DeviceBuffer<float> third(kSize);
   for (const std::size_t bytes : {16u, 8u, 16u, 400u}) {
     void* const to = bytes == 8 ? data.get() : other.get();
-    ASSERT_TRUE(cache
-                    .run(key("k"), stream, params(to, bytes, static_cast<int>(bytes)),
-                         [&](Recorder& rec, Slot<void*> p, Slot<std::size_t> n, Slot<int> v) {
-                           rec.memset(p, v, n);
-                           rec.memset(p, 1, 4);
-                           rec.memcpy(third.get(), p, n);
-                           rec.memcpy(p, third.get(), 4);
-                         })
-                    .ok());
+    ASSERT_SUCCESS(cache.run(key("k"), stream, params(to, bytes, static_cast<int>(bytes)),
+                             [&](Recorder& rec, Slot<void*> p, Slot<std::size_t> n, Slot<int> v) {
+                               rec.memset(p, v, n);
+                               rec.memset(p, 1, 4);
+                               rec.memcpy(third.get(), p, n);
+                               rec.memcpy(p, third.get(), 4);
+                             }));
   }
-  expect_quiet(cache);
+  expect_quiet();
+}
+
+// Assigns to each member. The padding bytes become `padding`.
+void assign(Mixed* value, int padding, double real) {
+  std::memset(static_cast<void*>(value), padding, sizeof *value);
+  value->letter = 'a';
+  value->real = real;
+  value->small = 2;
+  for (int& number : value->numbers) number = 7;
+  value->last = 9;
 }
 
 // As libraries pass them. Each call of `fn` has other padding bytes; the members themselves are compared.
 TEST_F(VerifyQuietTest, BytesThatFnLeavesUndefined) {
   DeviceBuffer<Mixed> out(1);
-  for (const bool changes : {false, true}) {
-    Cache cache(verifying());
-    unsigned char noise = 0;
-    for (int i = 0; i < 4; ++i) {
-      ASSERT_TRUE(cache
-                      .run(key("k"), stream,
-                           [&](Recorder& rec) {
-                             Mixed value;
-                             std::memset(static_cast<void*>(&value), ++noise, sizeof value);
-                             value.letter = 'a';
-                             value.real = changes && i == 3 ? 2.5 : 1.5;
-                             value.small = 2;
-                             for (int& number : value.numbers) number = 7;
-                             value.last = 9;
-                             rec.launch(copy_struct, {1, 1}, out.get(), value);
-                           })
-                      .ok());
-    }
-    EXPECT_EQ(cache.stats().stale, changes ? 1u : 0u) << findings(cache);
-    EXPECT_EQ(cache.stats().verified, 3u);
-    const std::vector<std::string> words = {"argument 1, bytes 8 to 15", "1.5", "2.5"};
-    EXPECT_TRUE(holds_all(findings(cache), changes ? words : std::vector<std::string>()));
-  }
+  int noise = 0;
+  double real = 1.5;
+  const auto fn = [&](Recorder& rec) {
+    Mixed value;
+    assign(&value, ++noise, real);
+    rec.launch(copy_struct, {1, 1}, out.get(), value);
+  };
+  run_times(4, fn);
+  expect_verified(3);
+  cache.clear();
+  run_times(3, fn);
+  real = 2.5;
+  run_times(1, fn);
+  EXPECT_EQ(cache.stats().stale, 1u);
+  EXPECT_EQ(cache.stats().verified, 6u);
+  EXPECT_TRUE(holds_all(findings(cache), {"argument 1, bytes 8 to 15", "1.5", "2.5"}));
 }
 
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_clear_padding)
 // The compiler knows where the padding of a recorder's argument is, so it is not even in the graph.
 TEST_F(VerifyQuietTest, PaddingThatWasOtherInTheFirstRunAlone) {
-  Cache cache(verifying());
   DeviceBuffer<Mixed> out(1);
-  for (int i = 0; i < 3; ++i) {
-    ASSERT_TRUE(cache
-                    .run(key("k"), stream,
-                         [&](Recorder& rec) {
-                           Mixed value;
-                           std::memset(static_cast<void*>(&value), i == 0 ? 0xff : 0, sizeof value);
-                           value.letter = 'a';
-                           value.real = 1.5;
-                           value.small = 2;
-                           for (int& number : value.numbers) number = 7;
-                           value.last = 9;
-                           rec.launch(copy_struct, {1, 1}, out.get(), value);
-                         })
-                    .ok());
-  }
+  int padding = 0xff;
+  run_times(3, [&](Recorder& rec) {
+    Mixed value;
+    assign(&value, std::exchange(padding, 0), 1.5);
+    rec.launch(copy_struct, {1, 1}, out.get(), value);
+  });
   EXPECT_EQ(out.read()[0].real, 1.5);
-  expect_quiet(cache);
+  expect_quiet();
 }
 #endif
 #endif
 
-// As cuBLAS passes some that its kernels do not read.
-TEST_F(VerifyQuietTest, AddressesOfLocalVariables) {
-  Cache cache(verifying());
-  for (int i = 0; i < 4; ++i) {
-    ASSERT_TRUE(cache
-                    .run(key("k"), stream,
-                         [&](Recorder& rec) {
-                           float local = 0;
-                           rec.launch(scale, {1, 1}, data.get(), static_cast<const float*>(&local), 0, 1.0f);
-                         })
-                    .ok());
-  }
-  expect_quiet(cache);
-}
-
-// The upper bytes of the addresses of one variable may differ between the two threads, or between the run that captured
-// it and the verified one, and be equal in both new recordings.
+// As cuBLAS passes some that its kernels do not read. The upper bytes of the addresses of one variable may differ
+// between the two threads, or between the run that captured it and the verified one, and be equal in both new
+// recordings.
 TEST_F(VerifyQuietTest, AddressesOfLocalVariablesAtAnyDepth) {
-  Cache cache(verifying());
   const auto run_at = [&](int depth) {
     // Moves the frames of what it calls.
     auto* const shift = static_cast<volatile char*>(__builtin_alloca(static_cast<std::size_t>(depth) * 512));
     shift[0] = 0;
-    ASSERT_TRUE(cache
-                    .run(key("k", depth), stream,
-                         [&](Recorder& rec) {
-                           float local = 0;
-                           rec.launch(scale, {1, 1}, data.get(), static_cast<const float*>(&local), 0, 1.0f);
-                         })
-                    .ok());
+    ASSERT_SUCCESS(cache.run(key("k", depth), stream, [&](Recorder& rec) {
+      float local = 0;
+      rec.launch(scale, {1, 1}, data.get(), static_cast<const float*>(&local), 0, 1.0f);
+    }));
   };
   constexpr int kDepths = 200;
   for (int depth = 1; depth < kDepths; ++depth) {
@@ -163,45 +144,36 @@ TEST_F(VerifyQuietTest, AddressesOfLocalVariablesAtAnyDepth) {
     run_at(depth);
     std::thread(run_at, depth).join();
   }
-  expect_quiet(cache);
+  expect_quiet();
 }
 
 TEST_F(VerifyQuietTest, SizesThatBecomeZero) {
-  Cache cache(verifying());
   for (const std::size_t bytes : {16u, 0u, 16u}) {
-    ASSERT_TRUE(cache
-                    .run(key("k"), stream, params(bytes),
-                         [&](Recorder& rec, Slot<std::size_t> n) { rec.memset(data.get(), 1, n); })
-                    .ok());
+    ASSERT_SUCCESS(cache.run(key("k"), stream, params(bytes),
+                             [&](Recorder& rec, Slot<std::size_t> n) { rec.memset(data.get(), 1, n); }));
   }
-  EXPECT_EQ(cache.stats().stale, 0u) << findings(cache);
-  EXPECT_EQ(cache.stats().verified, 2u);
+  expect_verified(2);
 }
 
 // The program fills it between the runs, or a launch does that is in flight meanwhile.
 TEST_F(VerifyQuietTest, HostMemoryThatFnDoesNotFill) {
-  float* pinned = nullptr;
-  CUDA_OK(cudaMallocHost(reinterpret_cast<void**>(&pinned), kSize * sizeof(float)));
+  PinnedBuffer<float> memory(kSize);
+  float* const pinned = memory.get();
   const auto up = [&](cudaStream_t on) {
-    CUDA_OK(cudaMemcpyAsync(data.get(), pinned, kSize * sizeof(float), cudaMemcpyHostToDevice, on));
+    CUDA_OK(cudaMemcpyAsync(data.get(), pinned, memory.bytes(), cudaMemcpyHostToDevice, on));
   };
-  Cache cache(verifying());
   for (int i = 1; i <= 4; ++i) {
     pinned[0] = static_cast<float>(i);
-    ASSERT_TRUE(cache.run(key("filled between"), stream, [&](cudaStream_t on) { up(on); }).ok());
+    ASSERT_SUCCESS(cache.run(key("filled between"), stream, [&](cudaStream_t on) { up(on); }));
     EXPECT_EQ(data.first(), i);
   }
-  std::fill_n(pinned, kSize, 0.0f);
+  memory.fill(0);
   for (int i = 1; i <= 4; ++i) {
-    ASSERT_TRUE(cache
-                    .run(key("there and back"), stream,
-                         [&](cudaStream_t on) {
-                           up(on);
-                           CUDA_OK(launch(add, kGrid, kBlock, on, data.get(), kSize, 1.0f));
-                           CUDA_OK(
-                               cudaMemcpyAsync(pinned, data.get(), kSize * sizeof(float), cudaMemcpyDeviceToHost, on));
-                         })
-                    .ok());
+    ASSERT_SUCCESS(cache.run(key("there and back"), stream, [&](cudaStream_t on) {
+      up(on);
+      CUDA_OK(add_to_data(on, 1));
+      CUDA_OK(cudaMemcpyAsync(pinned, data.get(), memory.bytes(), cudaMemcpyDeviceToHost, on));
+    }));
   }
   EXPECT_EQ(data.first(), 4);
   {
@@ -218,76 +190,58 @@ TEST_F(VerifyQuietTest, HostMemoryThatFnDoesNotFill) {
   }
   CUDA_OK(cudaStreamSynchronize(stream));
   EXPECT_EQ(cache.stats().stale, 0u) << findings(cache);
-  CUDA_OK(cudaFreeHost(pinned));
 }
 
 // A key with an address in it is right for every allocation there.
 TEST_F(VerifyQuietTest, MemoryWhoseAddressIsInTheKey) {
   std::vector<float> memory(kSize, 2);
-  Cache cache(verifying());
   for (int i = 0; i < 4; ++i) {
     CUDA_OK(cudaHostRegister(memory.data(), kSize * sizeof(float), cudaHostRegisterDefault));
-    ASSERT_TRUE(cache
-                    .run(key("k", memory.data()), stream,
-                         [&](cudaStream_t on) {
-                           return launch(scale, kGrid, kBlock, on, data.get(), memory.data() + 1, 1, 3.0f);
-                         })
-                    .ok());
+    ASSERT_SUCCESS(cache.run(key("k", memory.data()), stream, [&](cudaStream_t on) {
+      return launch(scale, kGrid, kBlock, on, data.get(), memory.data() + 1, 1, 3.0f);
+    }));
     CUDA_OK(cudaStreamSynchronize(stream));
     CUDA_OK(cudaHostUnregister(memory.data()));
   }
-  EXPECT_EQ(cache.stats().verified, 3u);
-  EXPECT_EQ(cache.stats().stale, 0u) << findings(cache);
+  expect_verified(3);
 }
 
 // Each recording gets memory of its own, which its graph keeps.
 TEST_F(VerifyQuietTest, DeviceMemoryThatAKeptObjectOwns) {
-  Options options = verifying();
-  options.capture_mode = cudaStreamCaptureModeRelaxed;  // So fn may allocate.
-  Cache cache(options);
+  Cache relaxed({.capture_mode = cudaStreamCaptureModeRelaxed, .verify_every = 1});  // So fn may allocate.
   struct Own {
     Own() { CUDA_OK(cudaMalloc(reinterpret_cast<void**>(&memory), sizeof(float))); }
     ~Own() { CUDA_OK(cudaFree(memory)); }
     float* memory = nullptr;
   };
   for (int i = 0; i < 4; ++i) {
-    ASSERT_TRUE(cache
-                    .run(key("k"), stream,
-                         [&](Recorder& rec) {
-                           const auto own = std::make_shared<Own>();
-                           rec.keep(own);
-                           rec.launch(fill, {1, 1}, own->memory, 1, 1.0f);
-                           rec.launch(scale, {1, 1}, data.get(), static_cast<const float*>(own->memory), 1, 1.0f);
-                         })
-                    .ok());
+    ASSERT_SUCCESS(relaxed.run(key("k"), stream, [&](Recorder& rec) {
+      const auto own = std::make_shared<Own>();
+      rec.keep(own);
+      rec.launch(fill, {1, 1}, own->memory, 1, 1.0f);
+      rec.launch(scale, {1, 1}, data.get(), static_cast<const float*>(own->memory), 1, 1.0f);
+    }));
   }
   EXPECT_EQ(data.first(), 1);
-  EXPECT_EQ(cache.stats().stale, 0u) << findings(cache);
+  EXPECT_EQ(relaxed.stats().stale, 0u) << findings(relaxed);
 }
 
 // Kept memory may be the device's, which the host must not read.
 TEST_F(VerifyQuietTest, DeviceMemoryThatIsKeptByItsAddress) {
-  Cache cache(verifying());
   float* memory = nullptr;
   CUDA_OK(cudaMalloc(reinterpret_cast<void**>(&memory), sizeof(float)));
   const std::shared_ptr<float> kept(memory, [](float* at) { CUDA_OK(cudaFree(at)); });
-  for (int i = 0; i < 4; ++i) {
-    ASSERT_TRUE(cache
-                    .run(key("k"), stream,
-                         [&](Recorder& rec) {
-                           rec.keep(kept);
-                           rec.launch(fill, {kGrid, kBlock}, kept.get(), 1, 1.0f);
-                           rec.memcpy(data.get(), static_cast<const float*>(kept.get()), sizeof(float));
-                         })
-                    .ok());
-  }
+  run_times(4, [&](Recorder& rec) {
+    rec.keep(kept);
+    rec.launch(fill, {kGrid, kBlock}, kept.get(), 1, 1.0f);
+    rec.memcpy(data.get(), static_cast<const float*>(kept.get()), sizeof(float));
+  });
   EXPECT_EQ(data.first(), 1);
   EXPECT_EQ(cache.stats().stale, 0u) << findings(cache);
 }
 
 // This is an error of that run and of no other.
 TEST_F(VerifyQuietTest, ShapesThatCudaRefuses) {
-  Cache cache(verifying());
   const auto run = [&](unsigned blocks) {
     return cache.run(key("k"), stream, params(dim3(blocks)), [&](Recorder& rec, Slot<dim3> grid) {
       rec.launch(fill, {grid, kBlock}, data.get(), kSize, 2.0f);
@@ -296,117 +250,91 @@ TEST_F(VerifyQuietTest, ShapesThatCudaRefuses) {
   EXPECT_RUN(kInstantiated, run(1));
   EXPECT_FALSE(run(0).ok());
   cudaGetLastError();
-  ASSERT_TRUE(run(2).ok());
+  ASSERT_SUCCESS(run(2));
   EXPECT_EQ(cache.stats().stale, 0u) << findings(cache);
 }
 
 // If an end of a copy is a slot, it may have memory of another kind.
 TEST_F(VerifyQuietTest, SlotsInOtherKindsOfMemory) {
-  Cache cache(verifying());
-  void* pinned = nullptr;
-  CUDA_OK(cudaMallocHost(&pinned, kSize * sizeof(float)));
-  for (void* const to : {static_cast<void*>(data.get()), pinned, static_cast<void*>(other.get())}) {
-    ASSERT_TRUE(cache
-                    .run(key("k"), stream, params(to),
-                         [&](Recorder& rec, Slot<void*> p) { rec.memcpy(p, data.get() + 50, 16); })
-                    .ok());
+  const PinnedBuffer<float> pinned(kSize);
+  for (float* const to : {data.get(), pinned.get(), other.get()}) {
+    ASSERT_SUCCESS(cache.run(key("k"), stream, params(static_cast<void*>(to)),
+                             [&](Recorder& rec, Slot<void*> p) { rec.memcpy(p, data.get() + 50, 16); }));
   }
   CUDA_OK(cudaStreamSynchronize(stream));
   EXPECT_EQ(cache.stats().stale, 0u) << findings(cache);
   cache.clear();
-  CUDA_OK(cudaFreeHost(pinned));
 }
 
 TEST_F(VerifyQuietTest, ValuesOnTheDevice) {
-  Cache cache(verifying());
   DeviceBuffer<float> values(3), first(1), second(1);
   for (int i = 0; i < 5; ++i) {
-    ASSERT_TRUE(cache
-                    .run(key("k"), stream, params(2.0f * i, 3.0f),
-                         [&](Recorder& rec, Slot<float> a, Slot<float> b) {
-                           rec.write(first.get(), a);
-                           rec.write(second.get(), b);
-                           rec.launch(scale, {1, 1}, values.get(), first.get(), 1, 2.0f);
-                           CUDA_OK(
-                               launch(scale, dim3(1), dim3(1), rec.stream(), values.get() + 1, second.get(), 1, 1.0f));
-                           CUDA_OK(cudaMemcpyAsync(values.get() + 2, first.get(), sizeof(float),
-                                                   cudaMemcpyDeviceToDevice, rec.stream()));
-                         })
-                    .ok());
+    ASSERT_SUCCESS(
+        cache.run(key("k"), stream, params(2.0f * i, 3.0f), [&](Recorder& rec, Slot<float> a, Slot<float> b) {
+          rec.write(first.get(), a);
+          rec.write(second.get(), b);
+          rec.launch(scale, {1, 1}, values.get(), first.get(), 1, 2.0f);
+          CUDA_OK(launch(scale, dim3(1), dim3(1), rec.stream(), values.get() + 1, second.get(), 1, 1.0f));
+          CUDA_OK(
+              cudaMemcpyAsync(values.get() + 2, first.get(), sizeof(float), cudaMemcpyDeviceToDevice, rec.stream()));
+        }));
     EXPECT_EQ(values.read(), (std::vector<float>{4.0f * i, 3, 2.0f * i}));
   }
-  expect_quiet(cache);
+  expect_quiet();
 }
 
 TEST_F(VerifyQuietTest, ForksAndHostFunctions) {
-  Cache cache(verifying());
   Stream side;
-  Event fork, join;
   const PinnedBuffer<int> calls(1);
   for (int i = 0; i < 4; ++i) {
-    ASSERT_TRUE(cache
-                    .run(key("k"), stream, params(1.0f * i),
-                         [&](Recorder& rec, Slot<float> v) {
-                           CUDA_OK(cudaEventRecord(fork, rec.stream()));
-                           CUDA_OK(cudaStreamWaitEvent(side, fork, 0));
-                           rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, v);
-                           rec.on(side).launch(fill, {kGrid, kBlock}, other.get(), kSize, v);
-                           CUDA_OK(cudaLaunchHostFunc(
-                               side, [](void* at) { ++*static_cast<int*>(at); }, calls.get()));
-                           CUDA_OK(cudaEventRecord(join, side));
-                           CUDA_OK(cudaStreamWaitEvent(rec.stream(), join, 0));
-                         })
-                    .ok());
+    ASSERT_SUCCESS(cache.run(key("k"), stream, params(1.0f * i), [&](Recorder& rec, Slot<float> v) {
+      let_follow(side, rec.stream());
+      rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, v);
+      rec.on(side).launch(fill, {kGrid, kBlock}, other.get(), kSize, v);
+      CUDA_OK(cudaLaunchHostFunc(
+          side, [](void* at) { ++*static_cast<int*>(at); }, calls.get()));
+      let_follow(rec.stream(), side);
+    }));
     EXPECT_EQ(other.first(), 1.0f * i);
   }
   EXPECT_EQ(*calls.get(), 4);
-  expect_quiet(cache);
+  expect_quiet();
 }
 
 // Each recording may allocate at another address.
 TEST_F(VerifyQuietTest, MemoryThatTheGraphAllocates) {
-  Cache cache(verifying());
   for (int i = 0; i < 4; ++i) {
-    ASSERT_TRUE(cache
-                    .run(key("k"), stream,
-                         [&](cudaStream_t on) {
-                           float* own = nullptr;
-                           CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&own), kSize * sizeof(float), on));
-                           CUDA_OK(launch(fill, kGrid, kBlock, on, own, kSize, 3.0f));
-                           CUDA_OK(launch(scale, dim3(1), dim3(32), on, data.get(), own + 5, 32, 2.0f));
-                           CUDA_OK(cudaMemcpyAsync(other.get(), own + 1, 16, cudaMemcpyDeviceToDevice, on));
-                           CUDA_OK(cudaMemsetAsync(own + 2, 0, 4, on));
-                           return cudaFreeAsync(own, on);
-                         })
-                    .ok());
+    ASSERT_SUCCESS(cache.run(key("k"), stream, [&](cudaStream_t on) {
+      float* own = nullptr;
+      CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&own), kSize * sizeof(float), on));
+      CUDA_OK(launch(fill, kGrid, kBlock, on, own, kSize, 3.0f));
+      CUDA_OK(launch(scale, dim3(1), dim3(32), on, data.get(), own + 5, 32, 2.0f));
+      CUDA_OK(cudaMemcpyAsync(other.get(), own + 1, 16, cudaMemcpyDeviceToDevice, on));
+      CUDA_OK(cudaMemsetAsync(own + 2, 0, 4, on));
+      return cudaFreeAsync(own, on);
+    }));
     EXPECT_EQ(data.first(), 6);
     EXPECT_EQ(other.first(), 3);
   }
-  expect_quiet(cache);
+  expect_quiet();
 }
 
 TEST_F(VerifyQuietTest, Siblings) {
   for (const Sharing sharing : {Sharing::kUpdates, Sharing::kUpdatesAcross, Sharing::kTable}) {
-    Options options = verifying();
-    options.max_executables = 2;
-    force(&options, sharing);
-    Cache cache(options);
+    Cache of_way(forced(sharing, {.max_executables = 2, .verify_every = 1}));
     for (int i = 0; i < 30; ++i) {
       const int which = i % 5;
       const float value = static_cast<float>(i / 7);
-      ASSERT_TRUE(cache
-                      .run(key("k", which), stream, params(value),
-                           [&](Recorder& rec, Slot<float> v) {
-                             const dim3 grid(1 + static_cast<unsigned>(which % 3));
-                             rec.launch(fill, {grid, kBlock}, data.get(), kSize, v);
-                             for (int node = 0; node < 10; ++node) {
-                               CUDA_OK(launch(add, grid, kBlock, rec.stream(), data.get(), 1, 1.0f * which));
-                             }
-                           })
-                      .ok());
+      ASSERT_SUCCESS(of_way.run(key("k", which), stream, params(value), [&](Recorder& rec, Slot<float> v) {
+        const dim3 grid(1 + static_cast<unsigned>(which % 3));
+        rec.launch(fill, {grid, kBlock}, data.get(), kSize, v);
+        for (int node = 0; node < 10; ++node) {
+          CUDA_OK(launch(add, grid, kBlock, rec.stream(), data.get(), 1, 1.0f * which));
+        }
+      }));
       EXPECT_EQ(data.first(), value + 10 * which);
     }
-    expect_quiet(cache);
+    expect_quiet(of_way);
   }
 }
 
@@ -416,46 +344,35 @@ TEST_F(VerifyQuietTest, StreamsOfOtherPriorities) {
   CUDA_OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   cudaStream_t urgent = nullptr;
   CUDA_OK(cudaStreamCreateWithPriority(&urgent, cudaStreamNonBlocking, greatest));
-  Cache cache(verifying());
   for (int i = 0; i < 6; ++i) {
     const cudaStream_t on = i % 2 == 0 ? stream : urgent;
-    ASSERT_TRUE(
-        cache.run(key("k"), on, [&](cudaStream_t s) { return launch(fill, kGrid, kBlock, s, data.get(), kSize, 2.0f); })
-            .ok());
+    ASSERT_SUCCESS(cache.run(key("k"), on, [&](cudaStream_t s) { return fill_data(s, 2); }));
     CUDA_OK(cudaStreamSynchronize(on));
   }
-  expect_quiet(cache);
+  expect_quiet();
   CUDA_OK(cudaStreamDestroy(urgent));
 }
 
 TEST_F(VerifyQuietTest, RunsInsideOfRuns) {
-  Cache outer(verifying()), inner(verifying());
+  Cache inner(verifying());
   for (int i = 0; i < 4; ++i) {
-    ASSERT_TRUE(
-        outer
-            .run(key("outer"), stream,
-                 [&](cudaStream_t on) {
-                   CUDA_OK(launch(fill, kGrid, kBlock, on, data.get(), kSize, 2.0f));
-                   return inner
-                       .run(key("inner"), on,
-                            [&](cudaStream_t s) { return launch(add, kGrid, kBlock, s, data.get(), kSize, 1.0f); })
-                       .status();
-                 })
-            .ok());
+    ASSERT_SUCCESS(cache.run(key("outer"), stream, [&](cudaStream_t on) {
+      CUDA_OK(fill_data(on, 2));
+      return inner.run(key("inner"), on, [&](cudaStream_t s) { return add_to_data(s, 1); }).status();
+    }));
     EXPECT_EQ(data.first(), 3);
   }
-  expect_quiet(outer);
+  expect_quiet();
   EXPECT_EQ(inner.stats().outcome(Outcome::kInlined), 4u);
 }
 
 TEST_F(VerifyQuietTest, EmptyGraphsAndWarmedKeys) {
-  Cache cache(verifying());
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(cache.run(key("empty"), stream, [](cudaStream_t) {}).ok());
+  for (int i = 0; i < 3; ++i) ASSERT_SUCCESS(cache.run(key("empty"), stream, [](cudaStream_t) {}));
   const auto fn = [&](Recorder& rec, Slot<float> v) { rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, v); };
-  EXPECT_TRUE(cache.warm(key("warm"), stream, params(1.0f), fn).ok());
+  EXPECT_SUCCESS(cache.warm(key("warm"), stream, params(1.0f), fn));
   EXPECT_RUN(kPatched, cache.run(key("warm"), stream, params(2.0f), fn));
   EXPECT_EQ(data.first(), 2);
-  expect_quiet(cache);
+  expect_quiet();
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 
 #include <cstdlib>
 #include <stdexcept>
-#include <string>
 
 #include "verify_findings.h"
 
@@ -16,7 +15,7 @@ TEST_F(VerifyRunsTest, CallThatACaptureForbidsIsAFinding) {
   bool waits = false;
   const auto run = [&](Cache& cache) {
     return cache.run(key("k"), stream, [&](cudaStream_t on) {
-      CUDA_OK(launch(fill, kGrid, kBlock, on, data.get(), kSize, 2.0f));
+      CUDA_OK(fill_data(on, 2));
       if (waits) (void)cudaStreamSynchronize(on);
     });
   };
@@ -42,7 +41,7 @@ TEST_F(VerifyRunsTest, ExceptionOfABrokenRecordingIsAFindingIfItsErrorIsThere) {
     bool waits = false;
     const auto run = [&] {
       return cache.run(key("k"), stream, [&](cudaStream_t on) {
-        CUDA_OK(launch(fill, kGrid, kBlock, on, data.get(), kSize, 2.0f));
+        CUDA_OK(fill_data(on, 2));
         if (!waits || cudaStreamSynchronize(on) == cudaSuccess) return;
         if (clears) cudaGetLastError();
         throw std::runtime_error("could not wait");
@@ -66,7 +65,7 @@ TEST_F(VerifyRunsTest, ErrorsAndExceptionsOfFnAreTheRuns) {
   int mood = 0;
   const auto run = [&] {
     return cache.run(key("k"), stream, [&](cudaStream_t on) -> absl::Status {
-      CUDA_OK(launch(fill, kGrid, kBlock, on, data.get(), kSize, 2.0f));
+      CUDA_OK(fill_data(on, 2));
       if (mood == 1) throw std::runtime_error("of fn");
       return mood == 2 ? absl::NotFoundError("of fn") : absl::OkStatus();
     });
@@ -88,13 +87,12 @@ TEST_F(VerifyRunsTest, ErrorsAndExceptionsOfFnAreTheRuns) {
 TEST_F(VerifyRunsTest, WhatFailsUnderCaptureAloneRunsDirectly) {
   for (const bool throws : {false, true}) {
     for (const bool returns_error : {false, true}) {
-      Options options = verifying(OnStale::kReturnError);
-      if (returns_error) options.on_capture_failure = OnCaptureFailure::kReturnError;
-      Cache cache(options);
+      const auto on_failure = returns_error ? OnCaptureFailure::kReturnError : OnCaptureFailure::kRunDirectly;
+      Cache cache({.on_capture_failure = on_failure, .verify_every = 1, .on_stale = OnStale::kReturnError});
       bool refuses = false;
       const auto run = [&] {
         return cache.run(key("k"), stream, [&](cudaStream_t on) -> absl::Status {
-          CUDA_OK(launch(fill, kGrid, kBlock, on, data.get(), kSize, 2.0f));
+          CUDA_OK(fill_data(on, 2));
           if (!refuses || !is_capturing(on)) return absl::OkStatus();
           if (throws) throw std::runtime_error("not under capture");
           return absl::UnavailableError("not under capture");
@@ -125,13 +123,10 @@ TEST_F(VerifyRunsTest, EveryNthHitOfEachKey) {
   int calls = 0;
   for (int i = 0; i < 10; ++i) {
     for (const char* const name : {"a", "b"}) {
-      ASSERT_TRUE(cache
-                      .run(key(name), stream,
-                           [&](cudaStream_t on) {
-                             ++calls;
-                             return launch(fill, kGrid, kBlock, on, data.get(), kSize, 2.0f);
-                           })
-                      .ok());
+      ASSERT_SUCCESS(cache.run(key(name), stream, [&](cudaStream_t on) {
+        ++calls;
+        return fill_data(on, 2);
+      }));
     }
   }
   EXPECT_EQ(calls, 2 * (1 + 3));
@@ -143,14 +138,10 @@ TEST_F(VerifyRunsTest, EveryNthHitOfEachKey) {
 // A hit from a template is verified before there is an executable.
 TEST_F(VerifyRunsTest, RestoredKeysAreVerified) {
   for (const OnStale on_stale : {OnStale::kReport, OnStale::kForget, OnStale::kReturnError}) {
-    Options options = verifying(on_stale);
-    options.max_executables = 1;
-    force(&options, Sharing::kNever);
-    Cache cache(options);
+    Cache cache(forced(Sharing::kNever, {.max_executables = 1, .verify_every = 1, .on_stale = on_stale}));
     float value = 2;
     const auto run = [&](const char* name) {
-      return cache.run(key(name), stream,
-                       [&](cudaStream_t on) { return launch(fill, kGrid, kBlock, on, data.get(), kSize, value); });
+      return cache.run(key(name), stream, [&](cudaStream_t on) { return fill_data(on, value); });
     };
     EXPECT_RUN(kInstantiated, run("a"));
     EXPECT_RUN(kInstantiated, run("b"));
@@ -172,32 +163,22 @@ TEST_F(VerifyRunsTest, RestoredKeysAreVerified) {
 
 TEST_F(VerifyRunsTest, StreamThatIsCapturingIsRefusedAndItsCaptureWhole) {
   Cache cache(verifying());
-  const auto run = [&] {
-    return cache.run(key("k"), stream,
-                     [&](cudaStream_t on) { return launch(fill, kGrid, kBlock, on, data.get(), kSize, 2.0f); });
-  };
+  const auto run = [&] { return cache.run(key("k"), stream, [&](cudaStream_t on) { return fill_data(on, 2); }); };
   EXPECT_RUN(kInstantiated, run());
   CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   EXPECT_FAILURE(kFailedPrecondition, run());
-  cudaGraph_t graph = nullptr;
-  CUDA_OK(cudaStreamEndCapture(stream, &graph));
-  CUDA_OK(cudaGraphDestroy(graph));
+  end_capture(stream);
   EXPECT_RUN(kReplayed, run());
 }
 
 // ---- Options --------------------------------------------------------------------------------------------------------
 
-TEST_F(VerifyRunsTest, OnCaptureFailureHasTwoValues) {
-  Options options;
-  options.on_capture_failure = static_cast<OnCaptureFailure>(7);
-  const Cache cache(options);
-  EXPECT_FAILURE(kInvalidArgument, cache.status());
-  EXPECT_TRUE(holds_all(cache.status().ToString(), {"Options::on_capture_failure has an invalid value (7)"}));
-}
-
 TEST_F(VerifyRunsTest, OptionsThatMakeNoSense) {
   EXPECT_FAILURE(kInvalidArgument, Cache(verifying(OnStale::kReport, -1)).status());
   EXPECT_FAILURE(kInvalidArgument, Cache(verifying(static_cast<OnStale>(7))).status());
+  const Cache cache({.on_capture_failure = static_cast<OnCaptureFailure>(7)});
+  EXPECT_FAILURE(kInvalidArgument, cache.status());
+  EXPECT_TRUE(holds_all(cache.status().ToString(), {"Options::on_capture_failure has an invalid value (7)"}));
 }
 
 TEST_F(VerifyRunsTest, EnvironmentTurnsItOn) {

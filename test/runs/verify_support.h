@@ -29,6 +29,19 @@ inline std::string findings(const Cache& cache) {
   return text;
 }
 
+// Work whose results show whether a hit was right.
+class VerifyTest : public StreamTest {
+ protected:
+  cudaError_t fill_data(cudaStream_t on, float value) {
+    return launch(fill, kGrid, kBlock, on, data.get(), kSize, value);
+  }
+  cudaError_t add_to_data(cudaStream_t on, float value) {
+    return launch(add, kGrid, kBlock, on, data.get(), kSize, value);
+  }
+
+  DeviceBuffer<float> data{kSize}, other{kSize};
+};
+
 inline testing::AssertionResult holds_all(const std::string& text, const std::vector<std::string>& words) {
   for (const std::string& word : words) {
     if (text.find(word) == std::string::npos) {

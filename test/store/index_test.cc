@@ -1,8 +1,6 @@
 // The index without a cache: no CUDA call is made.
 #include <gtest/gtest.h>
 
-#include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -66,28 +64,23 @@ TEST_F(IndexTest, TouchingTheNewestOldestAndMiddleKeepsTheOrder) {
   EXPECT_EQ(names(found()), names_of({2, 0, 1}));
 }
 
-TEST_F(IndexTest, EntriesInUseAreNotDropped) {
-  Entry* pinned = add(1);
+TEST_F(IndexTest, EntriesInUseOrPinnedAreNotDropped) {
+  Entry* pinned = add(0);
+  Entry* entered = add(1);
   Entry* locked = add(2);
   add(3);
-  ++pinned->users;
+  spared.insert(pinned);
+  ++entered->users;
   ASSERT_TRUE(locked->lock.try_lock());
   EXPECT_EQ(drop(), key(3).to_string());
   EXPECT_EQ(drop(), "none");
-  --pinned->users;
+  --entered->users;
   EXPECT_EQ(drop(), key(1).to_string());
   (void)locked->lock.unlock();
   EXPECT_EQ(drop(), key(2).to_string());
-}
-
-TEST_F(IndexTest, ColdEntriesHaveNoTemplateToDrop) {
-  add(1, /*is_recorded=*/false);
-  Entry* entry = add(2);
-  EXPECT_EQ(index.templates(), 1u);
-  index.set_state(entry, State::kCold);
-  EXPECT_EQ(index.templates(), 0u);
   EXPECT_EQ(drop(), "none");
-  EXPECT_EQ(found().size(), 2u);
+  spared.erase(pinned);
+  EXPECT_EQ(drop(), key(0).to_string());
 }
 
 TEST_F(IndexTest, TemplatesOfErasedEntriesCountUntilTheyAreSwept) {
@@ -185,7 +178,7 @@ TEST_F(IndexTest, ColdKeysAreBoundedInBytes) {
   EXPECT_EQ(sweep(), 1);
 }
 
-TEST_F(IndexTest, TheColdKeyUsedLastIsKeptWhateverItsSize) {
+TEST_F(IndexTest, TheColdKeyUsedLastIsKeptWhateverItsSizeAndThoughNoOtherCanBeDropped) {
   Entry* small = add(1, /*is_recorded=*/false);
   Entry* large = index.insert(key(std::string(2 * Index::kMaxColdKeyBytes, 'x')), kHere);
   index.touch(large);
@@ -193,15 +186,10 @@ TEST_F(IndexTest, TheColdKeyUsedLastIsKeptWhateverItsSize) {
   index.erase(small);
   EXPECT_EQ(surplus(), nullptr);
   EXPECT_EQ(sweep(), 1);
-}
-
-TEST_F(IndexTest, TheColdKeyUsedLastIsKeptThoughNoOtherCanBeDropped) {
-  Entry* large = index.insert(key(std::string(2 * Index::kMaxColdKeyBytes, 'x')), kHere);
-  index.touch(large);
   spared.insert(large);
-  Entry* last = add(1, /*is_recorded=*/false);
+  Entry* last = add(2, /*is_recorded=*/false);
   EXPECT_EQ(surplus(), nullptr);
-  add(2, /*is_recorded=*/false);
+  add(3, /*is_recorded=*/false);
   EXPECT_EQ(surplus(), last);
 }
 
@@ -282,17 +270,6 @@ TEST_F(IndexTest, AChangedStateIsAUse) {
   EXPECT_EQ(drop(), "none");
 }
 
-TEST_F(IndexTest, PinnedEntriesAreNotDropped) {
-  Entry* older = add(1);
-  Entry* newer = add(2);
-  spared.insert(older);
-  EXPECT_EQ(oldest_recorded(), newer);
-  spared.insert(newer);
-  EXPECT_EQ(oldest_recorded(), nullptr);
-  spared.erase(older);
-  EXPECT_EQ(oldest_recorded(), older);
-}
-
 TEST_F(IndexTest, IdsAreSmallAndOfOneEntryEach) {
   Entry* entries[] = {add(0), add(1), add(2)};
   for (int i = 0; i < 3; ++i) {
@@ -323,15 +300,12 @@ TEST_F(IndexTest, TemplatesAreThoseOfLiveAndRecordedEntries) {
   EXPECT_EQ(index.templates(), 2u);
   index.set_state(entries[2], State::kRecorded);
   EXPECT_EQ(index.templates(), 3u);
-  index.set_state(entries[0], State::kCold);
-  EXPECT_EQ(index.templates(), 2u);
-  ++entries[2]->users;
-  index.erase(entries[2]);
-  EXPECT_EQ(index.templates(), 2u);  // it exists until it is swept
-  EXPECT_EQ(sweep(), 0);
-  --entries[2]->users;
-  EXPECT_EQ(sweep(), 1);
-  EXPECT_EQ(index.templates(), 1u);
+  for (const int i : {0, 1, 2}) {
+    index.set_state(entries[i], State::kCold);
+    EXPECT_EQ(index.templates(), 2u - static_cast<unsigned>(i));
+  }
+  EXPECT_EQ(drop(), "none");
+  EXPECT_EQ(found().size(), 3u);
 }
 
 TEST_F(IndexTest, DestroysRemainingEntries) {

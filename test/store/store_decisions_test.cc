@@ -18,9 +18,7 @@ namespace {
 TEST_F(StoreTest, NothingIsReadWhileThereIsRoom) {
   run(1, sibling());
   Entry* entry = record(2, sibling());
-  const Store::ToRead to_read = store().join_family(entry, 1);
-  EXPECT_FALSE(to_read.itself);
-  EXPECT_EQ(to_read.other, nullptr);
+  EXPECT_EQ(to_read(entry), "");
   unlock(entry);
 }
 
@@ -29,26 +27,21 @@ TEST_F(StoreTest, EntriesOfOneSignatureAndStreamAreAFamily) {
   run(1, sibling());
   EXPECT_EQ(info(1).family, 0u);
   Entry* entry = record(2, sibling());
-  const Store::ToRead to_read = store().join_family(entry, 1);
-  EXPECT_TRUE(to_read.itself);
-  ASSERT_NE(to_read.other, nullptr);
-  EXPECT_EQ(to_read.other->key, key(1));
+  Entry* other = nullptr;
+  ASSERT_EQ(to_read(entry, &other), "itself 1");
   EXPECT_FALSE(is_free(1)) << "it is locked for the caller";
   EXPECT_EQ(now(), (Numbers{1, 2, 0, 1000})) << "nothing has been read yet";
-  read(to_read.other);
+  read(other);
   read(entry);
-  unlock(to_read.other);
+  unlock(other);
   EXPECT_EQ(info(1).family, 1u);
   EXPECT_EQ(info(2).family, 1u);
   EXPECT_TRUE(info(1).looked_for_siblings && info(2).looked_for_siblings);
   EXPECT_EQ(now(), (Numbers{1, 2, 1, 1000}));
-  const Store::ToRead again = store().join_family(entry, 1);
-  EXPECT_FALSE(again.itself);
-  EXPECT_EQ(again.other, nullptr);
+  EXPECT_EQ(to_read(entry), "");
   unlock(entry);
 
-  Entry* elsewhere = record(3, sibling());
-  find_family(elsewhere, /*stream=*/2);
+  Entry* elsewhere = record_sibling(3, /*table_class=*/0, /*stream=*/2);
   EXPECT_EQ(info(3).family, 2u);
   EXPECT_EQ(now(), (Numbers{1, 3, 2, 1000}));
   find_family(elsewhere, /*stream=*/1);
@@ -85,9 +78,7 @@ TEST_F(StoreTest, AGraphInUseIsNotRead) {
   run(1, sibling());
   Entry* entry = record(2, sibling());
   Entry* in_use = find_free(1);
-  const Store::ToRead to_read = store().join_family(entry, 1);
-  EXPECT_TRUE(to_read.itself);
-  EXPECT_EQ(to_read.other, nullptr);
+  EXPECT_EQ(to_read(entry), "itself");
   unlock(in_use);
   unlock(entry);
 }
@@ -97,9 +88,7 @@ TEST_F(StoreTest, AnErasedEntryJoinsNoFamily) {
   run(1, sibling());
   Entry* entry = record(2, sibling());
   EXPECT_EQ(erase(2), 0);
-  const Store::ToRead to_read = store().join_family(entry, 1);
-  EXPECT_FALSE(to_read.itself);
-  EXPECT_EQ(to_read.other, nullptr);
+  EXPECT_EQ(to_read(entry), "");
   EXPECT_TRUE(is_free(1));
   EXPECT_EQ(unlock(entry), 1);
 }
@@ -110,9 +99,7 @@ TEST_F(StoreTest, AnEntryGetsItsOwnExecutableWhileThereIsRoom) {
   run(1, sibling());
   Entry* entry = record(2, sibling());
   const Store::Decision made = decide(entry);
-  EXPECT_EQ(text_of(made.plan), "1: own");
-  EXPECT_EQ(made.lender, nullptr);
-  EXPECT_TRUE(made.victims.empty());
+  EXPECT_EQ(text_of(made), "1: own");
   EXPECT_EQ(state(2), "live");
   EXPECT_EQ(info(2).rule, Rule::kRoom);
   EXPECT_EQ(info(2).estimated_device_bytes, 1000u);
@@ -127,10 +114,7 @@ TEST_F(StoreTest, VictimsAreLockedForTheCaller) {
   run(2);
   Entry* entry = record(3);
   const Store::Decision made = decide(entry);
-  EXPECT_EQ(text_of(made.plan), "3: own");
-  EXPECT_EQ(made.lender, nullptr);
-  ASSERT_EQ(made.victims.size(), 1u);
-  EXPECT_EQ(made.victims[0]->key, key(1));
+  ASSERT_EQ(text_of(made), "3: own, evict 1");
   EXPECT_EQ(made.victims[0]->state, State::kRecorded);
   EXPECT_FALSE(is_free(1));
   EXPECT_TRUE(is_free(2));
@@ -176,7 +160,7 @@ TEST_F(StoreTest, WhatIsInUseOrPinnedIsNotEvicted) {
   store().enter(entered);
   unlock(entered);
   EXPECT_TRUE(store().pin(key(3), true));
-  EXPECT_EQ(text_of(decide(entry).plan), "direct");
+  EXPECT_EQ(text_of(decide(entry)), "direct");
   EXPECT_EQ(state(4), "recorded");
   EXPECT_EQ(info(4).rule, Rule::kNone);
   EXPECT_EQ(now(), (Numbers{3, 4, 0, 3000}));
@@ -202,7 +186,7 @@ TEST_F(StoreTest, WithoutLeaveToEvictNothingIsEvicted) {
   make_unshared(1);
   run(1);
   Entry* entry = record(2);
-  EXPECT_EQ(text_of(decide(entry, nullptr, /*may_evict=*/false).plan), "direct");
+  EXPECT_EQ(text_of(decide(entry, nullptr, /*may_evict=*/false)), "direct");
   EXPECT_EQ(state(1), "live");
   EXPECT_TRUE(is_free(1));
   EXPECT_EQ(state(2), "recorded");
@@ -210,7 +194,7 @@ TEST_F(StoreTest, WithoutLeaveToEvictNothingIsEvicted) {
   unlock(entry);
   erase(1);
   entry = find_free(2);
-  EXPECT_EQ(text_of(decide(entry, nullptr, /*may_evict=*/false).plan), "1: own");
+  EXPECT_EQ(text_of(decide(entry, nullptr, /*may_evict=*/false)), "1: own");
   unlock(entry);
 }
 
@@ -220,15 +204,12 @@ TEST_F(StoreTest, NothingIsEvictedIfThatIsNotEnough) {
   run(2);
   Entry* in_use = find_free(2);
   Entry* entry = record(3, alone(/*bytes=*/2000));
-  EXPECT_EQ(text_of(decide(entry).plan), "direct");
+  EXPECT_EQ(text_of(decide(entry)), "direct");
   EXPECT_EQ(state(1), "live");
   EXPECT_TRUE(is_free(1)) << "it was locked while the plan was made";
   unlock(in_use);
   const Store::Decision made = decide(entry);
-  EXPECT_EQ(text_of(made.plan), "3: own");
-  ASSERT_EQ(made.victims.size(), 2u);
-  EXPECT_EQ(made.victims[0]->key, key(1));
-  EXPECT_EQ(made.victims[1]->key, key(2));
+  EXPECT_EQ(text_of(made), "3: own, evict 1, evict 2");
   EXPECT_FALSE(is_free(1) || is_free(2));
   EXPECT_EQ(now(), (Numbers{1, 3, 0, 2000}));
   EXPECT_EQ(stats().evictions, 2u);
@@ -239,19 +220,13 @@ TEST_F(StoreTest, NothingIsEvictedIfThatIsNotEnough) {
 TEST_F(StoreTest, ALenderIsFoundBeforeThePlanCounts) {
   make({.max_executables = 1});
   run(1, sibling());
-  Entry* entry = record(2, sibling());
-  find_family(entry);
-  Entry* lender = find_lender(entry);
-  ASSERT_NE(lender, nullptr);
-  EXPECT_EQ(lender->key, key(1));
-  EXPECT_FALSE(is_free(1)) << "it is locked for the caller";
+  Entry* entry = record_sibling(2);
+  Entry* lender = find_lender(entry, 1);
   EXPECT_EQ(state(1), "live");
   EXPECT_EQ(state(2), "recorded");
 
   const Store::Decision made = decide(entry, lender);
-  EXPECT_EQ(text_of(made.plan), "2: borrow");
-  EXPECT_EQ(made.lender, lender);
-  EXPECT_TRUE(made.victims.empty());
+  EXPECT_EQ(text_of(made), "2: borrow 1");
   EXPECT_FALSE(is_free(1));
   EXPECT_EQ(state(1), "recorded");
   EXPECT_EQ(info(1).executable_lost, Loss::kLent);
@@ -268,78 +243,53 @@ TEST_F(StoreTest, ALenderIsFoundBeforeThePlanCounts) {
 TEST_F(StoreTest, WhatIsInUseDoesNotLend) {
   make({.max_executables = 1});
   run(1, sibling());
-  Entry* entry = record(2, sibling());
-  find_family(entry);
+  Entry* entry = record_sibling(2);
   Entry* in_use = find_free(1);
-  EXPECT_EQ(text_of(decide(entry).plan), "direct");
+  EXPECT_EQ(text_of(decide(entry)), "direct");
   store().enter(in_use);
   unlock(in_use);
-  EXPECT_EQ(text_of(decide(entry).plan), "direct");
+  EXPECT_EQ(text_of(decide(entry)), "direct");
   EXPECT_EQ(store().leave(in_use, std::nullopt), nullptr);
   store().pin(key(1), true);
-  EXPECT_EQ(text_of(decide(entry).plan), "direct");
+  EXPECT_EQ(text_of(decide(entry)), "direct");
   EXPECT_EQ(state(1), "live");
   store().pin(key(1), false);
   EXPECT_EQ(obtain(entry), "2: borrow");
   unlock(entry);
 }
 
-TEST_F(StoreTest, ASiblingThatWouldBeEvictedLendsInstead) {
-  make({.max_executables = 2});
-  price(std::numeric_limits<Cost>::max());
-  run(1, sibling());
-  run(2);
-  Entry* entry = record(3, sibling());
-  find_family(entry);
-  Entry* lender = find_lender(entry);
-  ASSERT_NE(lender, nullptr);
-  const Store::Decision made = decide(entry, lender);
-  EXPECT_EQ(text_of(made.plan), "3: borrow");
-  EXPECT_EQ(made.lender, lender);
-  EXPECT_TRUE(made.victims.empty());
-  EXPECT_FALSE(is_free(1));
-  EXPECT_EQ(info(1).executable_lost, Loss::kLent);
-  EXPECT_EQ(info(3).rule, Rule::kEviction);
-  EXPECT_EQ(now(), (Numbers{2, 3, 1, 2000}));
-  EXPECT_EQ(stats().evictions, 0u);
-  unlock(lender);
-  unlock(entry);
-}
-
-TEST_F(StoreTest, ALenderThatIsTooDearStaysAsItIs) {
-  make({.max_executables = 2});
-  price(std::numeric_limits<Cost>::max());
-  run(1, sibling());
-  run(2);
-  hit(1);
-  Entry* entry = record(3, sibling());
-  find_family(entry);
-  Entry* lender = find_lender(entry);
-  ASSERT_NE(lender, nullptr);
-  const Store::Decision made = decide(entry, lender);
-  EXPECT_EQ(text_of(made.plan), "3: own");
-  EXPECT_EQ(made.lender, lender);
-  ASSERT_EQ(made.victims.size(), 1u);
-  EXPECT_EQ(made.victims[0]->key, key(2));
-  EXPECT_EQ(state(1), "live");
-  EXPECT_FALSE(is_free(1)) << "the caller still has its lock";
-  unlock(made.victims[0]);
-  unlock(lender);
-  unlock(entry);
+TEST_F(StoreTest, ALenderThatIsTooDearStaysAsItIsUnlessItWouldBeEvicted) {
+  for (const bool was_hit : {true, false}) {
+    SCOPED_TRACE(was_hit);
+    make({.max_executables = 2});
+    price(std::numeric_limits<Cost>::max());
+    run(1, sibling());
+    run(2);
+    if (was_hit) hit(1);
+    Entry* entry = record_sibling(3);
+    Entry* lender = find_lender(entry, 1);
+    const Store::Decision made = decide(entry, lender);
+    EXPECT_EQ(text_of(made), was_hit ? "3: own 1, evict 2" : "3: borrow 1");
+    EXPECT_FALSE(is_free(1)) << "the caller still has its lock";
+    EXPECT_EQ(state(1), was_hit ? "live" : "recorded");
+    EXPECT_EQ(info(1).executable_lost, was_hit ? Loss::kNone : Loss::kLent);
+    EXPECT_EQ(info(3).rule, Rule::kEviction);
+    EXPECT_EQ(now(), (Numbers{2, 3, 1, 2000}));
+    EXPECT_EQ(stats().evictions, was_hit ? 1u : 0u);
+    for (Entry* victim : made.victims) unlock(victim);
+    unlock(lender);
+    unlock(entry);
+  }
 }
 
 // A key of another stream has the same signature, so its executable can be brought over.
 TEST_F(StoreTest, TheLenderMayBeOneThatWasNotOffered) {
   make({.max_executables = 1});
   run(1, sibling(), /*stream=*/1);
-  Entry* entry = record(2, sibling());
-  find_family(entry, /*stream=*/2);
+  Entry* entry = record_sibling(2, /*table_class=*/0, /*stream=*/2);
   EXPECT_NE(info(1).family, info(2).family);
   const Store::Decision made = decide(entry);
-  EXPECT_EQ(text_of(made.plan), "3: borrow");
-  ASSERT_NE(made.lender, nullptr);
-  EXPECT_EQ(made.lender->key, key(1));
-  EXPECT_TRUE(made.victims.empty());
+  ASSERT_EQ(text_of(made), "3: borrow 1");
   EXPECT_FALSE(is_free(1)) << "it is locked for the caller";
   EXPECT_EQ(info(1).executable_lost, Loss::kLent);
   EXPECT_EQ(state(2), "live");
@@ -351,15 +301,10 @@ TEST_F(StoreTest, TheLenderMayBeOneThatWasNotOffered) {
 TEST_F(StoreTest, ALenderMayGiveWayToATable) {
   make({.share = Share::kAlways, .max_executables = 8});
   run(1, sibling(/*table_class=*/1));
-  Entry* entry = record(2, sibling(/*table_class=*/1));
-  find_family(entry);
-  Entry* lender = find_lender(entry);
-  ASSERT_NE(lender, nullptr);
+  Entry* entry = record_sibling(2, /*table_class=*/1);
+  Entry* lender = find_lender(entry, 1);
   const Store::Decision made = decide(entry, lender);
-  EXPECT_EQ(text_of(made.plan), "2: table");
-  ASSERT_EQ(made.victims.size(), 1u);
-  EXPECT_EQ(made.victims[0], lender);
-  EXPECT_EQ(made.lender, lender);
+  EXPECT_EQ(text_of(made), "2: table 1, evict 1");
   EXPECT_FALSE(is_free(1));
   EXPECT_EQ(info(1).executable_lost, Loss::kEvicted);
   EXPECT_EQ(info(2).rule, Rule::kSibling);
@@ -374,8 +319,7 @@ TEST_F(StoreTest, ASiblingDoesNotLendWhileAnotherThreadUsesIt) {
   constexpr int kTimes = 200;
   make({.max_executables = 1});
   run(1, sibling());
-  Entry* entry = record(2, sibling());
-  find_family(entry);
+  Entry* entry = record_sibling(2);
   std::atomic<bool> is_over{false};
   int uses = 0, lent = 0;  // `uses` is guarded by the sibling's lock.
   std::thread user([&] {
@@ -392,14 +336,12 @@ TEST_F(StoreTest, ASiblingDoesNotLendWhileAnotherThreadUsesIt) {
   while (lent < kTimes && std::chrono::steady_clock::now() < end) {
     Store::Decision looked;
     if (store().decide(entry, nullptr, {}, /*may_evict=*/true, &looked)) {
-      EXPECT_EQ(text_of(looked.plan), "direct");
-      EXPECT_EQ(looked.lender, nullptr);
+      EXPECT_EQ(text_of(looked), "direct");
     }
     if (looked.lender == nullptr) continue;
     ++uses;
     const Store::Decision made = decide(entry, looked.lender);
-    EXPECT_EQ(text_of(made.plan), "2: borrow");
-    EXPECT_EQ(made.lender, looked.lender);
+    EXPECT_EQ(text_of(made), "2: borrow 1");
     store().undone(entry, made.lender, made.plan);
     unlock(made.lender);
     ++lent;
@@ -414,9 +356,8 @@ TEST_F(StoreTest, ASiblingDoesNotLendWhileAnotherThreadUsesIt) {
 TEST_F(StoreTest, ALoanMayBeUndone) {
   make({.max_executables = 1});
   run(1, sibling());
-  Entry* entry = record(2, sibling());
-  find_family(entry);
-  Entry* lender = find_lender(entry);
+  Entry* entry = record_sibling(2);
+  Entry* lender = find_lender(entry, 1);
   const Store::Decision made = decide(entry, lender);
   EXPECT_EQ(state(2), "live");
   store().undone(entry, lender, made.plan);
@@ -436,7 +377,7 @@ TEST_F(StoreTest, OneMoreIsEvictedInFavourOfAnEntry) {
   run(2);
   hit(1);
   Entry* entry = record(3);
-  EXPECT_EQ(text_of(decide(entry).plan), "1: own");
+  EXPECT_EQ(text_of(decide(entry)), "1: own");
   Entry* victim = store().evict_one(entry);
   ASSERT_NE(victim, nullptr);
   EXPECT_EQ(victim->key, key(2));

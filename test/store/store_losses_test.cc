@@ -32,8 +32,7 @@ TEST_F(StoreTest, AClassWithoutDeviceUpdatesHasNoTable) {
 TEST_F(StoreTest, AnEntryWithoutSetsKeepsItsSiblings) {
   make({.share = Share::kAlways, .max_executables = 8});
   run(1, sibling(/*table_class=*/1));
-  Entry* entry = record(2, sibling(/*table_class=*/1));
-  find_family(entry);
+  Entry* entry = record_sibling(2, /*table_class=*/1);
   store().refuse(entry, Store::Refused::kSets);
   EXPECT_EQ(info(2).family, info(1).family);
   EXPECT_EQ(info(2).refusal, "");
@@ -45,8 +44,7 @@ TEST_F(StoreTest, AnEntryWithoutSetsKeepsItsSiblings) {
 TEST_F(StoreTest, AnEntryWithoutSiblingsHasNoFamily) {
   make({.share = Share::kAlways, .max_executables = 8});
   run(1, sibling());
-  Entry* entry = record(2, sibling());
-  find_family(entry);
+  Entry* entry = record_sibling(2);
   EXPECT_EQ(info(2).family, info(1).family);
   store().refuse(entry, Store::Refused::kSiblings, "nodes differ");
   EXPECT_EQ(info(2).family, 0u);
@@ -140,9 +138,8 @@ TEST_F(StoreTest, ALostTemplateLeavesTheFamily) {
 TEST_F(StoreTest, WhatIsBeingLentMayBeLost) {
   make({.max_executables = 1});
   run(1, sibling());
-  Entry* entry = record(2, sibling());
-  find_family(entry);
-  Entry* lender = find_lender(entry);
+  Entry* entry = record_sibling(2);
+  Entry* lender = find_lender(entry, 1);
   decide(entry, lender);
   store().lose(lender, Loss::kFailed, /*had_executable=*/true, /*and_template=*/false, absl::OkStatus());
   EXPECT_EQ(info(1).executable_lost, Loss::kFailed);
@@ -163,8 +160,7 @@ class StoreTemplatesTest : public StoreTest {
   int drop() {
     Entry* const dropped = store().drop_surplus();
     if (dropped == nullptr) return 0;
-    int number = 1;
-    while (dropped->key != key(number)) ++number;
+    const int number = number_of(*dropped);
     EXPECT_FALSE(is_free(number)) << "it is locked for the caller";
     dropped->graphs.reset();
     unlock(dropped);

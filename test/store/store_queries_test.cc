@@ -132,10 +132,10 @@ TEST_F(StoreTest, StatsHaveAllTotals) {
   using std::chrono::nanoseconds;
   Totals& totals = store().totals;
   std::uint64_t last = 0;
-  for (Totals::Count* count : {&totals.failed, &totals.captures, &totals.capture_failures, &totals.instantiations,
-                               &totals.updates, &totals.set_switches, &totals.evictions, &totals.forgotten,
-                               &totals.refused_device_updates, &totals.verified, &totals.stale,
-                               &totals.value_captures}) {
+  for (Totals::Count* count :
+       {&totals.failed, &totals.captures, &totals.capture_failures, &totals.instantiations, &totals.updates,
+        &totals.set_switches, &totals.evictions, &totals.forgotten, &totals.refused_device_updates, &totals.verified,
+        &totals.stale, &totals.value_captures}) {
     *count = ++last;
   }
   for (Totals::Count& count : totals.refused_updates) count = ++last;

@@ -58,6 +58,20 @@ inline std::string text_of(const Plan& plan) {
   return std::string(rules[static_cast<int>(plan.rule)]) + actions[static_cast<int>(plan.action)];
 }
 
+inline int number_of(const Entry& entry) {
+  int number = 0;
+  while (entry.key != key(number)) ++number;
+  return number;
+}
+
+// The same, the number of the lender's key, and those of the victims'.
+inline std::string text_of(const Store::Decision& made) {
+  std::string text = text_of(made.plan);
+  if (made.lender != nullptr) text += " " + std::to_string(number_of(*made.lender));
+  for (const Entry* victim : made.victims) text += ", evict " + std::to_string(number_of(*victim));
+  return text;
+}
+
 // Waits for `flag`, but not for ever, so that a test fails instead of hanging.
 inline bool comes_true(const std::atomic<bool>& flag) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
@@ -163,6 +177,19 @@ class StoreTest : public testing::Test {
     }
     if (to_read.itself) read(locked);
   }
+  // The graphs that the run would read: nothing has to be read, itself, or another entry's, which stays locked.
+  std::string to_read(Entry* locked, Entry** other = nullptr) {
+    const Store::ToRead to_read = store().join_family(locked, /*stream=*/1);
+    if (other != nullptr) *other = to_read.other;
+    return std::string(to_read.itself ? "itself" : "") +
+           (to_read.other != nullptr ? " " + std::to_string(number_of(*to_read.other)) : "");
+  }
+  // A run of a sibling up to its decision. The entry is locked.
+  Entry* record_sibling(int number, std::uint64_t table_class = 0, std::uint64_t stream = 1) {
+    Entry* const entry = record(number, sibling(table_class));
+    find_family(entry, stream);
+    return entry;
+  }
   Offer offer_of(const Entry* lender) const {
     if (lender == nullptr) return {};
     return {.lender = lender->id,
@@ -174,11 +201,16 @@ class StoreTest : public testing::Test {
     EXPECT_TRUE(store().decide(locked, lender, offer_of(lender), may_evict, &made));
     return made;
   }
-  // The lender that is found first, locked, or null.
-  Entry* find_lender(Entry* locked) {
+  // The lender that is found first, which is locked and has the key `number`.
+  Entry* find_lender(Entry* locked, int number) {
     Store::Decision made;
     EXPECT_FALSE(store().decide(locked, nullptr, {}, /*may_evict=*/true, &made));
     EXPECT_TRUE(made.victims.empty());
+    EXPECT_NE(made.lender, nullptr);
+    if (made.lender != nullptr) {
+      EXPECT_EQ(number_of(*made.lender), number);
+    }
+    EXPECT_FALSE(is_free(number)) << "it is locked for the caller";
     return made.lender;
   }
   std::string obtain(Entry* locked) {

@@ -31,9 +31,8 @@ constexpr int kSize = 64;
 constexpr unsigned kBlock = 16;
 
 Options one_table(int max_executables) {
-  Options options;
+  Options options{.max_executables = max_executables};
   force(&options, Sharing::kTable);
-  options.max_executables = max_executables;
   return options;
 }
 
@@ -141,10 +140,8 @@ TEST(SoakTablesTest, RunsOfThreadsEqualEagerOnes) { expect_equal_runs_of_threads
 TEST(SoakTablesTest, RunsOfMoreThreadsThanExecutablesEqualEagerOnes) { expect_equal_runs_of_threads(one_table(3), 3); }
 
 TEST(SoakTablesTest, RunsOfThreadsEqualEagerOnesWhereMemoryIsPreferred) {
-  Options options;
-  options.share = Share::kAlways;
   // Until there is a table, a thread that finds none idle makes its own: usually 5 to 8, once 18 on busy cores.
-  expect_equal_runs_of_threads(options, 64);
+  expect_equal_runs_of_threads({.share = Share::kAlways}, 64);
 }
 
 }  // namespace

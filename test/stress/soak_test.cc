@@ -92,10 +92,7 @@ struct Lane {
 TEST(SoakTest, RunsUnderEvictionEqualEagerOnes) {
   constexpr int kThreads = 4;
   const int runs = times(20'000, 100'000, 1'000'000) / kThreads;
-  Options options;
-  options.max_executables = 8;
-  options.max_templates = 40;  // fewer than keys, so some are captured again and again
-  Cache cache(options);
+  Cache cache({.max_executables = 8, .max_templates = 40});  // fewer than keys, so some are captured again and again
   std::vector<std::unique_ptr<Lane>> lanes;
   for (int i = 0; i < kThreads; ++i) lanes.push_back(std::make_unique<Lane>());
   std::vector<std::thread> threads;
@@ -156,9 +153,7 @@ TEST(SoakTest, CapturesAndDestructionsTakeNoMoreMemory) {
   // By then the index has dropped cold keys (Index::kMaxColdEntries), and the driver has its pools.
   const int warm_up = times(6000, 20'000, 20'000);
   const int captures = times(1000, 4000, 10'000);
-  Options options;
-  options.max_executables = options.max_templates = 4;
-  Cache cache(options);
+  Cache cache({.max_executables = 4, .max_templates = 4});
   Stream stream;
   DeviceBuffer<int> sums(kSize);
   int next = 0;

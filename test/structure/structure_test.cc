@@ -18,39 +18,30 @@ namespace {
 constexpr int kSize = 8;
 constexpr dim3 kGrid(1), kBlock(8);
 
-Options few_executables() {
-  Options options;
-  options.max_executables = 2;
-  return options;
+template <class T>
+T exchanged(T& place, std::type_identity_t<T> value) {
+  return std::exchange(place, std::move(value));
+}
+template <class T>
+T exchanged(std::atomic<T>& place, std::type_identity_t<T> value) {
+  return place.exchange(value);
 }
 
 // Changes a value until the end of the scope.
-template <class T>
+template <class Place>
 class Wrong {
  public:
-  Wrong(T& place, T value) : place_(place), right_(std::exchange(place, value)) {}
+  using Value = decltype(exchanged(std::declval<Place&>(), {}));
+
+  Wrong(Place& place, Value value) : place_(place), right_(exchanged(place, std::move(value))) {}
   ~Wrong() { place_ = right_; }
   Wrong(const Wrong&) = delete;
   Wrong& operator=(const Wrong&) = delete;
 
  private:
-  T& place_;
-  const T right_;
+  Place& place_;
+  const Value right_;
 };
-template <class T>
-class Wrong<std::atomic<T>> {
- public:
-  Wrong(std::atomic<T>& place, T value) : place_(place), right_(place.exchange(value)) {}
-  ~Wrong() { place_ = right_; }
-  Wrong(const Wrong&) = delete;
-  Wrong& operator=(const Wrong&) = delete;
-
- private:
-  std::atomic<T>& place_;
-  const T right_;
-};
-template <class T, class U>
-Wrong(T&, U) -> Wrong<T>;
 
 // A cache with two keys that have an executable and are siblings of a third, which has only a template; and a key that
 // has nothing, because its capture breaks.
@@ -81,12 +72,10 @@ class StructureTest : public StreamTest, protected StructureChecker {
       EXPECT_TRUE(cache.run(key(name), stream, params(1), body(constant)).ok());
       return;
     }
-    EXPECT_TRUE(cache
-                    .run(key(name), stream,
-                         [constant](Recorder& rec) {
-                           rec.launch(blend, {kGrid, kBlock}, memory(), kSize, constant, 7);
-                         })
-                    .ok());
+    const auto otherwise = [constant](Recorder& rec) {
+      rec.launch(blend, {kGrid, kBlock}, memory(), kSize, constant, 7);
+    };
+    EXPECT_TRUE(cache.run(key(name), stream, otherwise).ok());
   }
   static int* memory() {
     static int memory[kSize];
@@ -101,19 +90,13 @@ class StructureTest : public StreamTest, protected StructureChecker {
     return testing::AssertionFailure() << "found \"" << fault << "\", wanted \"" << what << "\"";
   }
   // Changes a field of an entry and expects the fault.
-  template <class T, class U>
-  void expect(const std::string& what, T& place, U value) {
-    const Wrong wrong(place, static_cast<T>(value));
+  template <class Place, class Value>
+  void expect(const std::string& what, Place& place, Value value) {
+    const Wrong<Place> wrong(place, static_cast<typename Wrong<Place>::Value>(value));
     EXPECT_TRUE(finds(what));
   }
 
-  template <class T, class U>
-  void expect(const std::string& what, std::atomic<T>& place, U value) {
-    const Wrong wrong(place, static_cast<T>(value));
-    EXPECT_TRUE(finds(what));
-  }
-
-  Cache cache{few_executables()};
+  Cache cache{{.max_executables = 2}};
 };
 
 TEST_F(StructureTest, OrdersOfUse) {
@@ -147,19 +130,17 @@ TEST_F(StructureTest, ParameterTable) {
 
 TEST_F(StructureTest, ErasedEntries) {
   expect("it is erased, and in the table", entry("other").erased, true);
-  EXPECT_TRUE(cache
-                  .run(key("busy"), stream,
-                       [&](cudaStream_t) {
-                         Entry& busy = entry("busy");
-                         EXPECT_TRUE(cache.erase(key("busy")));
-                         EXPECT_EQ(find_fault(), "");
-                         expect("it is not erased, and waits for a sweep", busy.erased, false);
-                         expect("the count of erased entries is wrong", busy.state, State::kRecorded);
-                         policy(cache).pinned(busy.id, false);
-                         EXPECT_TRUE(finds("it is erased, and may lose its executable"));
-                         policy(cache).pinned(busy.id, true);
-                       })
-                  .ok());
+  const auto erase_it = [&](cudaStream_t) {
+    Entry& busy = entry("busy");
+    EXPECT_TRUE(cache.erase(key("busy")));
+    EXPECT_EQ(find_fault(), "");
+    expect("it is not erased, and waits for a sweep", busy.erased, false);
+    expect("the count of erased entries is wrong", busy.state, State::kRecorded);
+    policy(cache).pinned(busy.id, false);
+    EXPECT_TRUE(finds("it is erased, and may lose its executable"));
+    policy(cache).pinned(busy.id, true);
+  };
+  EXPECT_TRUE(cache.run(key("busy"), stream, erase_it).ok());
 }
 
 TEST_F(StructureTest, Siblings) {
@@ -255,21 +236,18 @@ TEST_F(StructureTest, ContentsOfExecutables) {
 }
 
 TEST_F(StructureTest, HandlesHaveOneOwnerAndAreAlive) {
-  Template& base_of_shared = base(*executable_of(entry("shared")));
-  Template& base_of_other = base(*executable_of(entry("other")));
-  cudaGraph_t owned = base_of_shared.graph.release();
-  base_of_shared.graph = OwnedGraph(base_of_other.graph.get());
-  EXPECT_TRUE(finds("a graph has two owners"));
-  base_of_shared.graph.release();
-  base_of_shared.graph = OwnedGraph(owned);
-
-  GraphExec& first = exec(*executable_of(entry("shared")));
-  GraphExec& second = exec(*executable_of(entry("other")));
-  const cudaGraphExec_t kept = first.release();
-  first = GraphExec(second.get());
-  EXPECT_TRUE(finds("its executable has two owners"));
-  first.release();
-  first = GraphExec(kept);
+  const auto expect_two_owners = [&](const char* fault, auto& handle, auto& another) {
+    using Handle = std::remove_reference_t<decltype(handle)>;
+    const auto kept = handle.release();
+    handle = Handle(another.get());
+    EXPECT_TRUE(finds(fault));
+    handle.release();
+    handle = Handle(kept);
+  };
+  Executable& first = *executable_of(entry("shared"));
+  Executable& second = *executable_of(entry("other"));
+  expect_two_owners("a graph has two owners", base(first).graph, base(second).graph);
+  expect_two_owners("its executable has two owners", exec(first), exec(second));
 }
 
 TEST_F(StructureTest, HandlesAreAlive) {

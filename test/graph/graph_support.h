@@ -1,0 +1,116 @@
+// Shared by the suites of graphs: graphs that a test builds by hand, keeps, gives away or launches itself, and checks.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstddef>
+#include <initializer_list>
+#include <memory>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "graphcache/graph.h"
+#include "graphcache/graphcache.h"
+#include "support.h"
+
+namespace graphcache::test {
+
+inline testing::AssertionResult mentions_all(const absl::Status& status, std::initializer_list<const char*> texts) {
+  for (const char* const text : texts) {
+    if (!mentions(status, text)) return testing::AssertionFailure() << status << " does not say: " << text;
+  }
+  return testing::AssertionSuccess();
+}
+
+// The status of a run that fails, with all of these texts.
+inline testing::AssertionResult failed_with(absl::StatusCode code, const absl::Status& status,
+                                            std::initializer_list<const char*> texts) {
+  return status.code() == code ? mentions_all(status, texts) : failed_as(code, status);
+}
+inline testing::AssertionResult failed_with(absl::StatusCode code, const absl::StatusOr<Outcome>& outcome,
+                                            std::initializer_list<const char*> texts) {
+  return outcome.ok() ? failed_as(code, outcome) : failed_with(code, outcome.status(), texts);
+}
+// EXPECT_ERROR(kInvalidArgument, status, "no kernel is called", "(\"k\")")
+#define EXPECT_ERROR(code, status, ...) \
+  EXPECT_TRUE(::graphcache::test::failed_with(absl::StatusCode::code, status, {__VA_ARGS__}))
+
+inline std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
+  std::size_t count = 0;
+  CUDA_OK(cudaGraphGetNodes(graph, nullptr, &count));
+  std::vector<cudaGraphNode_t> nodes(count);
+  CUDA_OK(cudaGraphGetNodes(graph, nodes.data(), &count));
+  return nodes;
+}
+
+// A graph that this object destroys.
+class Kept {
+ public:
+  explicit Kept(cudaGraph_t graph) : graph_(graph) {}
+  Kept(Kept&& other) noexcept : graph_(std::exchange(other.graph_, nullptr)) {}
+  ~Kept() {
+    if (graph_ == nullptr) return;
+    CUDA_OK(cudaGraphDestroy(graph_));
+  }
+  operator cudaGraph_t() const { return graph_; }  // NOLINT(google-explicit-constructor)
+
+ private:
+  cudaGraph_t graph_;
+};
+
+// What an fn returns that gives its graph away.
+inline Graph given(cudaGraph_t graph, std::vector<BoundArgument> bound = {}, std::shared_ptr<void> owner = nullptr) {
+  return {.graph = graph, .bound = std::move(bound), .owner = std::move(owner), .give_away = true};
+}
+
+// An owner that is counted in `live` until it is released.
+inline std::shared_ptr<void> counted_owner(std::atomic<int>& live) {
+  ++live;
+  return {&live, [](void* count) { --*static_cast<std::atomic<int>*>(count); }};
+}
+
+// Calls f(0), ..., f(count - 1) in a thread each, and waits for these.
+template <class F>
+void in_threads(int count, const F& f) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) threads.emplace_back([&f, i] { f(i); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+inline cudaGraph_t new_graph() {
+  cudaGraph_t graph = nullptr;
+  CUDA_OK(cudaGraphCreate(&graph, 0));
+  return graph;
+}
+
+// Adds a node of kernel<<<grid, block>>>(values...) behind `last`, if that is a node, and returns it.
+template <class... P>
+cudaGraphNode_t add_kernel(cudaGraph_t graph, cudaGraphNode_t last, void (*kernel)(P...), dim3 grid, dim3 block,
+                           std::type_identity_t<P>... values) {
+  void* arguments[] = {static_cast<void*>(&values)..., nullptr};
+  cudaKernelNodeParams params = {};
+  params.func = reinterpret_cast<void*>(kernel);
+  params.gridDim = grid;
+  params.blockDim = block;
+  params.kernelParams = arguments;
+  cudaGraphNode_t node = nullptr;
+  CUDA_OK(cudaGraphAddKernelNode(&node, graph, last == nullptr ? nullptr : &last, last == nullptr ? 0 : 1, &params));
+  return node;
+}
+
+// Launches the graph once as the program's own, and waits for it.
+inline void launch_once(cudaGraph_t graph, cudaStream_t stream) {
+  cudaGraphExec_t executable = nullptr;
+  CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
+  CUDA_OK(cudaGraphLaunch(executable, stream));
+  CUDA_OK(cudaStreamSynchronize(stream));
+  CUDA_OK(cudaGraphExecDestroy(executable));
+}
+
+}  // namespace graphcache::test
