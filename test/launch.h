@@ -12,6 +12,10 @@ namespace graphcache::test {
 inline constexpr cudaError_t kBadShape =
     CUDART_VERSION >= 13000 ? cudaErrorInvalidValue : cudaErrorInvalidConfiguration;
 
+// What a launch of something that is no kernel returns.
+inline constexpr cudaError_t kNoKernel =
+    CUDART_VERSION > 12040 ? cudaErrorInvalidResourceHandle : cudaErrorInvalidDeviceFunction;
+
 // kernel<<<grid, block, 0, stream>>>(values...).
 template <class... P>
 cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t stream,

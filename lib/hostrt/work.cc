@@ -211,7 +211,7 @@ cudaError_t resolve_kernel(const Call& call, const void* function, const Kernel*
   if (function == nullptr) return cudaErrorInvalidDeviceFunction;
   *kernel = find_kernel(function);
   if (*kernel != nullptr) return cudaSuccess;
-  return call.misuse(cudaErrorInvalidResourceHandle,
+  return call.misuse(CUDART_VERSION > 12040 ? cudaErrorInvalidResourceHandle : cudaErrorInvalidDeviceFunction,
                      name_of_function(function) + " is not registered by GRAPHCACHE_HOST_KERNEL");
 }
 
