@@ -3,7 +3,7 @@
 #pragma once
 
 #define GRAPHCACHE_VERSION_MAJOR 0
-#define GRAPHCACHE_VERSION_MINOR 2
+#define GRAPHCACHE_VERSION_MINOR 3
 #define GRAPHCACHE_VERSION_PATCH 0
 
 #define GRAPHCACHE_VERSION_JOINED_(major, minor, patch) #major "." #minor "." #patch
@@ -13,6 +13,6 @@
 
 namespace graphcache {
 
-inline constexpr char kVersion[] = GRAPHCACHE_VERSION_STRING;  // For example "0.2.0".
+inline constexpr char kVersion[] = GRAPHCACHE_VERSION_STRING;  // For example "0.3.0".
 
 }  // namespace graphcache

@@ -192,6 +192,18 @@ TEST_F(ConditionalsMistakesTest, WorkThatACaptureOrABodyCannotHoldIsRunDirectly)
   EXPECT_EQ(beside.first(), 2);
 }
 
+TEST_F(ConditionalsMistakesTest, WhereCapturesMustNotFailAnExceptionOfABrokenBodyIsTheError) {
+  Cache strict({.on_capture_failure = OnCaptureFailure::kReturnError});
+  begin(2, 1);
+  const absl::StatusOr<Outcome> done = run(strict, [&](Recorder&, Body& body) {
+    if (cudaStreamSynchronize(body.stream()) != cudaSuccess) throw std::runtime_error("a forbidden call");
+  });
+  ASSERT_FALSE(done.ok());
+  EXPECT_TRUE(mentions(done.status(), "the body of a conditional node")) << done.status();
+  EXPECT_EQ(number.first(), 2);
+  expect_whole();
+}
+
 TEST_F(ConditionalsMistakesTest, WorkThatWaitsForTheOuterCaptureIsRunDirectly) {
   Event recorded;
   for (const unsigned value : {1u, 0u}) {

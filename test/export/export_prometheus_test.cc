@@ -252,6 +252,21 @@ TEST_F(ExportPrometheusTest, ALabelCannotBreakThePage) {
   for (std::string each; std::getline(lines, each);) EXPECT_TRUE(std::regex_match(each, line)) << each;
 }
 
+TEST_F(ExportPrometheusTest, NoCountOfALabelFallsWhenOneOfItsKeysIsErased) {
+  Cache cache;
+  const auto run_thrice = [&](int i) {
+    for (int run = 0; run < 3; ++run) EXPECT_TRUE(run_add(cache, key("k", i)).ok());
+  };
+  run_thrice(1);
+  run_thrice(2);
+  const PrometheusCollector collector(cache);
+  EXPECT_EQ(runs_of(collector.Collect(), "k", Outcome::kReplayed), 4);
+  cache.erase(key("k", 1));
+  EXPECT_EQ(runs_of(collector.Collect(), "k", Outcome::kReplayed), 4);
+  run_thrice(2);
+  EXPECT_EQ(runs_of(collector.Collect(), "k", Outcome::kReplayed), 5);
+}
+
 TEST_F(ExportPrometheusTest, NoCountOfALabelFallsWhileKeysAreErased) {
   const int keys = by_size(700, 3000, 3000);  // more than the cache reads at a time
   Cache cache({.capture_after = 1000, .listeners = {std::make_shared<History>()}});

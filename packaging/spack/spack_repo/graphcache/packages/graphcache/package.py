@@ -1,6 +1,6 @@
 # Not tried yet. These commands in this checkout build its library:
 #   spack repo add packaging/spack/spack_repo/graphcache
-#   spack dev-build graphcache@0.2.0
+#   spack dev-build graphcache@0.3.0
 from spack.package import *
 from spack_repo.builtin.build_systems.meson import MesonPackage
 
@@ -9,7 +9,7 @@ class Graphcache(MesonPackage):
     """Cache of CUDA graphs keyed by launch configuration."""
 
     license('Apache-2.0')
-    version('0.2.0')
+    version('0.3.0')
 
     variant('export', default=False, description='graphcache_export, which renders reports')
 
