@@ -23,7 +23,7 @@ enum class Outcome {
   kPatched,       // Hit: values had changed; the nodes that hold them were patched before the launch.
   kSwitched,      // Hit: the executable of a sibling was changed into that of this key, and launched.
   kRestored,      // Hit: a new executable was instantiated from the key's template.
-  kUpdated,       // Miss: `fn` was captured, and the executable of a sibling was changed into that of this key.
+  kUpdated,       // Miss: `fn` was captured, and an executable (a sibling's, or its own for new values) was updated.
   kInstantiated,  // Miss: `fn` was captured, and a new executable was instantiated.
   kEager,         // `fn` enqueued its work directly; EagerReason says why.
   kInlined,       // The run was made inside another run's capture and became part of it.
@@ -226,7 +226,7 @@ struct EntryInfo {
   // Each kind has one text, such as "kernel add(float*) was launched by step() on stream 0 (the legacy stream)". At
   // most 32. Empty unless Options::diagnose is set.
   std::vector<Counted> stray_work;
-  std::vector<ValueInfo> values;     // In the order of values(). Empty if its runs have none.
+  std::vector<ValueInfo> values;     // In the order of values(). Empty if its runs have none, or too many identities.
   bool has_many_identities = false;  // Whether the key has too many entries to find values (values.h).
   // The number of its family, equal for siblings. 0 if the entry cannot have siblings, or has not looked for them.
   std::uint64_t family = 0;

@@ -405,7 +405,7 @@ class Adviser {
   void look_at_values() {
     std::map<std::string, std::pair<const EntryInfo*, std::uint64_t>> missed;  // An entry and the captures, by label.
     for (const EntryInfo& entry : entries_) {
-      if (entry.values.empty()) continue;
+      if (entry.values.empty() && !entry.has_many_identities) continue;
       auto& [one, captures] = missed[entry.label];
       if (one == nullptr || captures_of(*one) < captures_of(entry)) one = &entry;
       captures += captures_of(entry);

@@ -238,6 +238,11 @@ TEST_F(ValuesIdentityTest, BeyondSixteenEntriesEachChangeIsCaptured) {
   EXPECT_LE(entries.size(), 17u);
   EXPECT_TRUE(
       std::any_of(entries.begin(), entries.end(), [](const EntryInfo& one) { return one.has_many_identities; }));
+  const std::vector<Finding> findings = advise(cache);
+  EXPECT_TRUE(std::any_of(findings.begin(), findings.end(), [](const Finding& one) {
+    return one.kind == FindingKind::kValuesNotFound &&
+           one.text.find("aligned or equal in too many ways") != std::string::npos;
+  }));
   // Another key is not concerned.
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(learned(i, run_fill(cache, key("other"), number(i))));
 }
