@@ -10,13 +10,14 @@
 #include <cstddef>
 #include <initializer_list>
 #include <memory>
-#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "graphcache/graph.h"
 #include "graphcache/graphcache.h"
+#include "runs/threads_support.h"
+#include "runtime.h"
 #include "support.h"
 
 namespace graphcache::test {
@@ -40,14 +41,6 @@ inline testing::AssertionResult failed_with(absl::StatusCode code, const absl::S
 // EXPECT_ERROR(kInvalidArgument, status, "no kernel is called", "(\"k\")")
 #define EXPECT_ERROR(code, status, ...) \
   EXPECT_TRUE(::graphcache::test::failed_with(absl::StatusCode::code, status, {__VA_ARGS__}))
-
-inline std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
-  std::size_t count = 0;
-  CUDA_OK(cudaGraphGetNodes(graph, nullptr, &count));
-  std::vector<cudaGraphNode_t> nodes(count);
-  CUDA_OK(cudaGraphGetNodes(graph, nodes.data(), &count));
-  return nodes;
-}
 
 // A graph that this object destroys.
 class Kept {
@@ -73,14 +66,6 @@ inline Graph given(cudaGraph_t graph, std::vector<BoundArgument> bound = {}, std
 inline std::shared_ptr<void> counted_owner(std::atomic<int>& live) {
   ++live;
   return {&live, [](void* count) { --*static_cast<std::atomic<int>*>(count); }};
-}
-
-// Calls f(0), ..., f(count - 1) in a thread each, and waits for these.
-template <class F>
-void in_threads(int count, const F& f) {
-  std::vector<std::thread> threads;
-  for (int i = 0; i < count; ++i) threads.emplace_back([&f, i] { f(i); });
-  for (std::thread& thread : threads) thread.join();
 }
 
 inline cudaGraph_t new_graph() {
