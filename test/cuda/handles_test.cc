@@ -38,12 +38,13 @@ class HandlesTest : public testing::Test {
 
   // Whether `call`, made by another thread, reaches a runtime call while the graph is being destroyed.
   bool meets_destruction(OwnedGraph graph, const std::function<void()>& call) {
-    is_destroying_ = met_ = false;
+    destruction_ = Destruction::kAhead;
+    met_ = false;
     cudaUserObject_t object = nullptr;
     CUDA_OK(cudaUserObjectCreate(&object, this, &HandlesTest::wait, 1, cudaUserObjectNoDestructorSync));
     CUDA_OK(cudaGraphRetainUserObject(graph.get(), object, 1, cudaGraphUserObjectMove));
     std::thread other([&] {
-      while (!is_destroying_) std::this_thread::yield();
+      while (destruction_ == Destruction::kAhead) std::this_thread::yield();
       call();
     });
     { const OwnedGraph destroyed = std::move(graph); }
@@ -51,17 +52,29 @@ class HandlesTest : public testing::Test {
     return met_;
   }
 
+  // The call again and again during the destruction, so that both meet however the threads are scheduled.
+  std::function<void()> repeated(const std::function<void()>& call) {
+    return [this, call] {
+      while (destruction_ == Destruction::kUnderWay) call();
+    };
+  }
+
  private:
+  enum class Destruction { kAhead, kUnderWay, kOver };
+
   // Called inside the destruction, because the graph has the object's last reference.
   static void wait(void* self) {
     auto& test = *static_cast<HandlesTest*>(self);
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
-    test.is_destroying_ = true;
-    while (hostrt::threads_inside() < 2 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
-    test.met_ = hostrt::threads_inside() == 2;
+    test.destruction_ = Destruction::kUnderWay;
+    while (!test.met_ && std::chrono::steady_clock::now() < deadline) {
+      test.met_ = hostrt::threads_inside() == 2;
+      std::this_thread::yield();
+    }
+    test.destruction_ = Destruction::kOver;
   }
 
-  std::atomic<bool> is_destroying_{false};
+  std::atomic<Destruction> destruction_{Destruction::kAhead};
   bool met_ = false;
 };
 
@@ -94,11 +107,11 @@ TEST_F(HandlesTest, ACloneOutlivesItsOriginal) {
 TEST_F(HandlesTest, StrangersDoNotWait) {
   OwnedGraph graph = make_graph();
   OwnedGraph stranger = make_graph();
-  EXPECT_TRUE(meets_destruction(clone_of(graph), [&] { clone_of(stranger); }));
-  EXPECT_TRUE(meets_destruction(clone_of(stranger), [&] {
-    GraphExec executable;
-    CUDA_OK(instantiate(graph, 0, &executable));
-  }));
+  EXPECT_TRUE(meets_destruction(clone_of(graph), repeated([&] { clone_of(stranger); })));
+  EXPECT_TRUE(meets_destruction(clone_of(stranger), repeated([&] {
+                                  GraphExec executable;
+                                  CUDA_OK(instantiate(graph, 0, &executable));
+                                })));
 }
 
 }  // namespace
