@@ -88,14 +88,9 @@ class HostrtTest : public testing::Test {
 
   // The graph into which stream_ is being captured.
   cudaGraph_t graph_of_capture() {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    cudaGraph_t graph = nullptr;
-#if CUDART_VERSION >= 13000
-    GIVES(cudaSuccess, cudaStreamGetCaptureInfo(stream_, &status, nullptr, &graph, nullptr, nullptr, nullptr));
-#else
-    GIVES(cudaSuccess, cudaStreamGetCaptureInfo(stream_, &status, nullptr, &graph, nullptr, nullptr));
-#endif
-    return graph;
+    CaptureInfo info;
+    GIVES(cudaSuccess, capture_info(stream_, &info));
+    return info.graph;
   }
 
   static cudaGraph_t empty_graph() {
