@@ -85,21 +85,13 @@ class Cache {
   absl::StatusOr<Outcome> run(const Key& key, StreamArg stream, Fn&& fn) {
     return run(key, stream, Params<>(), std::forward<Fn>(fn));
   }
-  template <class... Ts, class Fn>
-  absl::StatusOr<Outcome> run(const Key& key, const Params<Ts...>& params, Fn&& fn) {
-    return run(key, default_stream(), params, std::forward<Fn>(fn));
+  template <class Given, class Fn, detail::IfGiven<Given> = 0>
+  absl::StatusOr<Outcome> run(const Key& key, const Given& given, Fn&& fn) {
+    return run(key, default_stream(), given, std::forward<Fn>(fn));
   }
-  template <class... Ts, class Fn>
-  absl::StatusOr<Outcome> run(const Key& key, StreamArg stream, const Params<Ts...>& params, Fn&& fn) {
-    return run_with(key, stream, params, fn);
-  }
-  template <class... Ts, class Fn>
-  absl::StatusOr<Outcome> run(const Key& key, const Values<Ts...>& values, Fn&& fn) {
-    return run(key, default_stream(), values, std::forward<Fn>(fn));
-  }
-  template <class... Ts, class Fn>
-  absl::StatusOr<Outcome> run(const Key& key, StreamArg stream, const Values<Ts...>& values, Fn&& fn) {
-    return run_with(key, stream, values, fn);
+  template <class Given, class Fn, detail::IfGiven<Given> = 0>
+  absl::StatusOr<Outcome> run(const Key& key, StreamArg stream, const Given& given, Fn&& fn) {
+    return detail::with_call(given, fn, [&](const detail::Call& call) { return run_call(key, stream, call); });
   }
   // Calls of run(), prepare() and warm() without a key do not compile, with advice.
   template <class T, class... Rest, detail::IfNoKey<T> = 0>
@@ -128,21 +120,13 @@ class Cache {
   absl::Status warm(const Key& key, StreamArg stream, Fn&& fn) {
     return warm(key, stream, Params<>(), std::forward<Fn>(fn));
   }
-  template <class... Ts, class Fn>
-  absl::Status warm(const Key& key, const Params<Ts...>& params, Fn&& fn) {
-    return warm(key, default_stream(), params, std::forward<Fn>(fn));
+  template <class Given, class Fn, detail::IfGiven<Given> = 0>
+  absl::Status warm(const Key& key, const Given& given, Fn&& fn) {
+    return warm(key, default_stream(), given, std::forward<Fn>(fn));
   }
-  template <class... Ts, class Fn>
-  absl::Status warm(const Key& key, StreamArg stream, const Params<Ts...>& params, Fn&& fn) {
-    return warm_with(key, stream, params, fn);
-  }
-  template <class... Ts, class Fn>
-  absl::Status warm(const Key& key, const Values<Ts...>& values, Fn&& fn) {
-    return warm(key, default_stream(), values, std::forward<Fn>(fn));
-  }
-  template <class... Ts, class Fn>
-  absl::Status warm(const Key& key, StreamArg stream, const Values<Ts...>& values, Fn&& fn) {
-    return warm_with(key, stream, values, fn);
+  template <class Given, class Fn, detail::IfGiven<Given> = 0>
+  absl::Status warm(const Key& key, StreamArg stream, const Given& given, Fn&& fn) {
+    return detail::with_call(given, fn, [&](const detail::Call& call) { return warm_call(key, stream, call); });
   }
   template <class T, class... Rest, detail::IfNoKey<T> = 0>
   absl::Status warm(T&&, Rest&&... rest) {
@@ -192,30 +176,6 @@ class Cache {
   template <class Fn>
   friend class Step;
   StreamArg default_stream() const;
-  template <class... Ts, class Fn>
-  static detail::Call make_call(const Params<Ts...>& params, Fn& fn);
-  template <class... Ts, class Fn>
-  static detail::Call make_call(const Values<Ts...>& values, Fn& fn);
-  template <class Invoker, class Given, class Fn>
-  static detail::Call make_call_by(const Given& given, Fn& fn);
-  // Calls use(call). A function is called by its address.
-  template <class Given, class Fn, class Use>
-  static auto with_call(const Given& given, Fn& fn, Use&& use) {
-    if constexpr (std::is_function_v<Fn>) {
-      auto* const address = &fn;
-      return use(make_call(given, address));
-    } else {
-      return use(make_call(given, fn));
-    }
-  }
-  template <class Given, class Fn>
-  absl::StatusOr<Outcome> run_with(const Key& key, StreamArg stream, const Given& given, Fn& fn) {
-    return with_call(given, fn, [&](const detail::Call& call) { return run_call(key, stream, call); });
-  }
-  template <class Given, class Fn>
-  absl::Status warm_with(const Key& key, StreamArg stream, const Given& given, Fn& fn) {
-    return with_call(given, fn, [&](const detail::Call& call) { return warm_call(key, stream, call); });
-  }
   absl::StatusOr<Outcome> run_call(const Key& key, cudaStream_t stream, const detail::Call& call);
   absl::Status warm_call(const Key& key, cudaStream_t stream, const detail::Call& call);
   const std::shared_ptr<detail::Hits>& hits() const;
@@ -229,70 +189,15 @@ class Cache {
 // destroyed. Thread-safe. If the device does not exist, all runs fail. Throws std::bad_alloc.
 Cache& cache_for(int device);
 
-template <class... Ts, class Fn>
-detail::Call Cache::make_call(const Params<Ts...>& params, Fn& fn) {
-  using Invoker = detail::Invoker<Fn, Ts...>;
-  constexpr bool can_be_called = Invoker::kTakesRecorder || Invoker::kTakesStream || detail::kMakesGraph<Fn>;
-  static_assert(can_be_called,
-                "graphcache: fn must take a cudaStream_t, or a graphcache::Recorder& and one graphcache::Slot<T> for "
-                "each value of params, of the same types in the same order; or take nothing and return a "
-                "graphcache::Graph");
-  if constexpr (can_be_called) {
-    return make_call_by<Invoker>(params, fn);
-  } else {
-    return {};
-  }
-}
-
-template <class... Ts, class Fn>
-detail::Call Cache::make_call(const Values<Ts...>& values, Fn& fn) {
-  using Invoker = detail::ValuesInvoker<Fn, Ts...>;
-  constexpr bool can_be_called = Invoker::kTakesRecorder || Invoker::kTakesStream;
-  static_assert(can_be_called,
-                "graphcache: fn must take a cudaStream_t or a graphcache::Recorder&, and then the values, of the same "
-                "types in the same order");
-  constexpr bool takes_values = detail::kTakesValues<std::remove_cv_t<Fn>>;
-  static_assert(takes_values,
-                "graphcache: fn takes a value as an integer, an enumerator or a bool, and so decides by it: put that "
-                "into the key, or make it a slot by params()");
-  if constexpr (can_be_called && takes_values) {
-    detail::Call call = make_call_by<Invoker>(values, fn);
-    call.site.identity = values.identity();
-    call.list = values.list();
-    return call;
-  } else {
-    return {};
-  }
-}
-
-template <class Invoker, class Given, class Fn>
-detail::Call Cache::make_call_by(const Given& given, Fn& fn) {
-  using Bare = std::remove_cv_t<Fn>;
-  constexpr bool can_be_told_apart = !detail::Target<Bare>::kIsHidden;
-  static_assert(can_be_told_apart,
-                "graphcache: objects of fn's type may call different functions, whose graphs would be taken for each "
-                "other: pass a lambda that makes the call, and name the function in the key");
-  if constexpr (can_be_told_apart) {
-    const void* const address = std::addressof(fn);
-    return {{&Invoker::template Tag<Bare>::value, detail::Target<Bare>::of(fn), detail::loaded_at},
-            const_cast<void*>(address),
-            &detail::CalleeOf<Invoker>::value,
-            given.data(),
-            given.size()};
-  } else {
-    return {};
-  }
-}
-
 template <class Fn>
 template <class... Ts>
 absl::StatusOr<Outcome> Step<Fn>::run(StreamArg stream, const Params<Ts...>& params) {
-  return Cache::run_step(*hits_, key_, stream, Cache::make_call(params, fn_), &remembered_);
+  return Cache::run_step(*hits_, key_, stream, detail::make_call(params, fn_), &remembered_);
 }
 template <class Fn>
 template <class... Ts>
 absl::StatusOr<Outcome> Step<Fn>::run(StreamArg stream, const Values<Ts...>& values) {
-  return Cache::run_step(*hits_, key_, stream, Cache::make_call(values, fn_), &remembered_);
+  return Cache::run_step(*hits_, key_, stream, detail::make_call(values, fn_), &remembered_);
 }
 
 }  // namespace graphcache

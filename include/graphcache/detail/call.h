@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <type_traits>
 #include <utility>
 
@@ -242,6 +243,82 @@ template <class Invoker>
 struct CalleeOf {
   static constexpr Callee value = Invoker::callee();
 };
+
+// An overload with this parameter takes params or values.
+template <class T>
+inline constexpr bool kIsGiven = false;
+template <class... Ts>
+inline constexpr bool kIsGiven<Params<Ts...>> = true;
+template <class... Ts>
+inline constexpr bool kIsGiven<Values<Ts...>> = true;
+template <class T>
+using IfGiven = std::enable_if_t<kIsGiven<T>, int>;
+
+template <class Invoker, class Given, class Fn>
+Call make_call_by(const Given& given, Fn& fn) {
+  using Bare = std::remove_cv_t<Fn>;
+  constexpr bool can_be_told_apart = !Target<Bare>::kIsHidden;
+  static_assert(can_be_told_apart,
+                "graphcache: objects of fn's type may call different functions, whose graphs would be taken for each "
+                "other: pass a lambda that makes the call, and name the function in the key");
+  if constexpr (can_be_told_apart) {
+    const void* const address = std::addressof(fn);
+    return {{&Invoker::template Tag<Bare>::value, Target<Bare>::of(fn), loaded_at},
+            const_cast<void*>(address),
+            &CalleeOf<Invoker>::value,
+            given.data(),
+            given.size()};
+  } else {
+    return {};
+  }
+}
+
+template <class... Ts, class Fn>
+Call make_call(const Params<Ts...>& params, Fn& fn) {
+  using ThisInvoker = Invoker<Fn, Ts...>;
+  constexpr bool can_be_called = ThisInvoker::kTakesRecorder || ThisInvoker::kTakesStream || kMakesGraph<Fn>;
+  static_assert(can_be_called,
+                "graphcache: fn must take a cudaStream_t, or a graphcache::Recorder& and one graphcache::Slot<T> for "
+                "each value of params, of the same types in the same order; or take nothing and return a "
+                "graphcache::Graph");
+  if constexpr (can_be_called) {
+    return make_call_by<ThisInvoker>(params, fn);
+  } else {
+    return {};
+  }
+}
+
+template <class... Ts, class Fn>
+Call make_call(const Values<Ts...>& values, Fn& fn) {
+  using ThisInvoker = ValuesInvoker<Fn, Ts...>;
+  constexpr bool can_be_called = ThisInvoker::kTakesRecorder || ThisInvoker::kTakesStream;
+  static_assert(can_be_called,
+                "graphcache: fn must take a cudaStream_t or a graphcache::Recorder&, and then the values, of the same "
+                "types in the same order");
+  constexpr bool takes_values = kTakesValues<std::remove_cv_t<Fn>>;
+  static_assert(takes_values,
+                "graphcache: fn takes a value as an integer, an enumerator or a bool, and so decides by it: put that "
+                "into the key, or make it a slot by params()");
+  if constexpr (can_be_called && takes_values) {
+    Call call = make_call_by<ThisInvoker>(values, fn);
+    call.site.identity = values.identity();
+    call.list = values.list();
+    return call;
+  } else {
+    return {};
+  }
+}
+
+// Calls use(call). A function is called by its address.
+template <class Given, class Fn, class Use>
+auto with_call(const Given& given, Fn& fn, Use&& use) {
+  if constexpr (std::is_function_v<Fn>) {
+    auto* const address = &fn;
+    return use(make_call(given, address));
+  } else {
+    return use(make_call(given, fn));
+  }
+}
 #pragma GCC visibility pop
 
 }  // namespace graphcache::detail
