@@ -32,16 +32,6 @@ inline Options called_once() {
   return options;
 }
 
-// Ends the capture of a stream. Returns the number of nodes of its graph, which is gone then.
-inline std::size_t end_capture(cudaStream_t stream) {
-  cudaGraph_t graph = nullptr;
-  CUDA_OK(cudaStreamEndCapture(stream, &graph));
-  std::size_t nodes = 0;
-  CUDA_OK(cudaGraphGetNodes(graph, nullptr, &nodes));
-  CUDA_OK(cudaGraphDestroy(graph));
-  return nodes;
-}
-
 // A stream with memory of its own, for forked work.
 struct Branch {
   // Calls enqueue(). Its work on the branch runs after the present work of `from` and before later work of it.

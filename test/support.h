@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -43,6 +44,30 @@ inline testing::AssertionResult failed_as(absl::StatusCode code, const absl::Sta
   return failed_as(code, outcome.status());
 }
 #define EXPECT_FAILURE(code, ...) EXPECT_TRUE(::graphcache::test::failed_as(absl::StatusCode::code, (__VA_ARGS__)))
+
+inline bool mentions(const absl::Status& status, const std::string& text) {
+  return status.ToString().find(text) != std::string::npos;
+}
+
+inline testing::AssertionResult mentions_all(const absl::Status& status, std::initializer_list<const char*> texts) {
+  for (const char* const text : texts) {
+    if (!mentions(status, text)) return testing::AssertionFailure() << status << " does not say: " << text;
+  }
+  return testing::AssertionSuccess();
+}
+
+// The status of a run that fails, with all of these texts.
+inline testing::AssertionResult failed_with(absl::StatusCode code, const absl::Status& status,
+                                            std::initializer_list<const char*> texts) {
+  return status.code() == code ? mentions_all(status, texts) : failed_as(code, status);
+}
+inline testing::AssertionResult failed_with(absl::StatusCode code, const absl::StatusOr<Outcome>& outcome,
+                                            std::initializer_list<const char*> texts) {
+  return outcome.ok() ? failed_as(code, outcome) : failed_with(code, outcome.status(), texts);
+}
+// EXPECT_ERROR(kInvalidArgument, status, "no kernel is called", "(\"k\")")
+#define EXPECT_ERROR(code, status, ...) \
+  EXPECT_TRUE(::graphcache::test::failed_with(absl::StatusCode::code, status, {__VA_ARGS__}))
 
 inline testing::AssertionResult succeeded(const absl::Status& status) {
   if (status.ok()) return testing::AssertionSuccess();
@@ -204,16 +229,49 @@ inline bool is_capturing(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
+// A graph of what enqueue(stream) enqueues.
+template <class Enqueue>
+cudaGraph_t capture_graph(cudaStream_t stream, const Enqueue& enqueue) {
+  cudaGraph_t graph = nullptr;
+  CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  enqueue(stream);
+  CUDA_OK(cudaStreamEndCapture(stream, &graph));
+  return graph;
+}
+
+// Ends the capture of a stream. Returns the number of nodes of its graph, which is gone then.
+inline std::size_t end_capture(cudaStream_t stream) {
+  cudaGraph_t graph = nullptr;
+  CUDA_OK(cudaStreamEndCapture(stream, &graph));
+  std::size_t nodes = 0;
+  CUDA_OK(cudaGraphGetNodes(graph, nullptr, &nodes));
+  CUDA_OK(cudaGraphDestroy(graph));
+  return nodes;
+}
+
+// Launches the graph once as the program's own, and waits for it.
+inline void launch_once(cudaGraph_t graph, cudaStream_t stream) {
+  cudaGraphExec_t executable = nullptr;
+  CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
+  CUDA_OK(cudaGraphLaunch(executable, stream));
+  CUDA_OK(cudaStreamSynchronize(stream));
+  CUDA_OK(cudaGraphExecDestroy(executable));
+}
+
+// Ends the capture of a stream, and launches its graph once.
+inline void launch_captured(cudaStream_t stream) {
+  cudaGraph_t graph = nullptr;
+  CUDA_OK(cudaStreamEndCapture(stream, &graph));
+  launch_once(graph, stream);
+  CUDA_OK(cudaGraphDestroy(graph));
+}
+
 inline cudaStreamCaptureMode thread_capture_mode() {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   CUDA_OK(cudaThreadExchangeStreamCaptureMode(&mode));  // reads the mode by replacing it
   cudaStreamCaptureMode again = mode;
   CUDA_OK(cudaThreadExchangeStreamCaptureMode(&again));  // restores the mode
   return mode;
-}
-
-inline bool mentions(const absl::Status& status, const std::string& text) {
-  return status.ToString().find(text) != std::string::npos;
 }
 
 // A stream, and the check that a test leaves it, the thread and the last-error slot unchanged (law 4).

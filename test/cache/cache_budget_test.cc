@@ -5,9 +5,6 @@
 #include <vector>
 
 #include "cache_support.h"
-#include "graphcache/graphcache.h"
-#include "kernels.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {
@@ -75,36 +72,30 @@ TEST_F(CacheTest, ForgetsTheTemplateThatWasUsedLongestAgo) {
 }
 
 TEST_F(CacheTest, OneExecutableServesAlternatingKeys) {
-  const auto run_all = [&](const Options& options) {
-    Cache cache(options);
+  const struct {
+    ForcedOptions options;
+    Outcome outcome;  // Of most of the runs.
+    unsigned runs, evictions;
+    int calls;
+  } cases[] = {{without_templates(1), Outcome::kInstantiated, 20, 19, 20},
+               {unshared(1), Outcome::kRestored, 18, 19, 2},
+               {forced(Sharing::kAuto, 1), Outcome::kSwitched, 18, 0, 2},
+               {forced(Sharing::kUpdatesAcross, 1), Outcome::kSwitched, 18, 0, 2}};
+  for (const auto& one : cases) {
+    SCOPED_TRACE(&one - cases);
+    Cache cache(one.options.again());
+    reset_sum();
     calls = 0;
     for (int i = 0; i < 20; ++i) ASSERT_TRUE(run_add(cache, key(i % 2)).ok());
     stats = cache.stats();
     EXPECT_EQ(stats.live_executables, 1u);
-  };
-  run_all(without_templates(1));
-  EXPECT_EQ(stats.evictions, 19u);
-  EXPECT_EQ(stats.outcome(Outcome::kInstantiated), 20u);  // evicted entries are still counted
-  EXPECT_EQ(calls, 20);
-  expect_sum(20);
-
-  run_all(unshared(1));
-  EXPECT_EQ(stats.evictions, 19u);
-  EXPECT_EQ(stats.outcome(Outcome::kInstantiated), 2u);
-  EXPECT_EQ(stats.outcome(Outcome::kRestored), 18u);
-  EXPECT_EQ(calls, 2);
-  expect_sum(40);
-
-  for (const Sharing sharing : {Sharing::kAuto, Sharing::kUpdatesAcross}) {
-    run_all(forced(sharing, 1));
-    EXPECT_EQ(stats.evictions, 0u);
-    EXPECT_EQ(stats.outcome(Outcome::kInstantiated), 1u);
-    EXPECT_EQ(stats.outcome(Outcome::kUpdated), 1u);
-    EXPECT_EQ(stats.outcome(Outcome::kSwitched), 18u);
-    EXPECT_EQ(stats.instantiations, 1u);
-    EXPECT_EQ(calls, 2);
+    EXPECT_EQ(stats.evictions, one.evictions);
+    EXPECT_EQ(stats.outcome(one.outcome), one.runs);  // Evicted entries are still counted.
+    EXPECT_EQ(stats.instantiations == 1, one.evictions == 0);
+    EXPECT_EQ(stats.outcome(Outcome::kEager), 0u);
+    EXPECT_EQ(calls, one.calls);
+    expect_sum(20);
   }
-  expect_sum(80);
 }
 
 // Each key appends another number: a launch in flight must not see the state that its executable is switched to.
@@ -193,19 +184,6 @@ TEST_F(CacheTest, DropsFewOfTheSurplusKeysAtATime) {
     EXPECT_RUN(kEager, run_add(cache, key("new", left)));
     EXPECT_EQ(cache.entries().size(), left);
   }
-}
-
-TEST_F(CacheTest, CapturesAfterTheGivenNumberOfRuns) {
-  Cache cache({.capture_after = 2});
-  EXPECT_RUN(kEager, run_add(cache, key("k")));
-  EXPECT_RUN(kEager, run_add(cache, key("k")));
-  EXPECT_RUN(kEager, run_add(cache, key("other")));
-  EXPECT_FALSE(cache.contains(key("k")));
-  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
-  EXPECT_RUN(kReplayed, run_add(cache, key("k")));
-  EXPECT_EQ(cache.stats().eager(EagerReason::kCaptureAfter), 3u);
-  EXPECT_EQ(calls, 4);
-  expect_sum(5);
 }
 
 // It has lost its executable, and the run that fails is the last one to tidy up.

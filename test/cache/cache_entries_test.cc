@@ -6,9 +6,6 @@
 
 #include "cache_support.h"
 #include "graph/template.h"
-#include "graphcache/graphcache.h"
-#include "kernels.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {
@@ -88,18 +85,6 @@ TEST_F(CacheTest, ErasingTheKeyThatHasTheSharedExecutableLeavesItsSiblings) {
   EXPECT_RUN(kReplayed, run_add(cache, key("a")));
   EXPECT_EQ(calls, 2);
   expect_sum(4);
-}
-
-TEST_F(CacheTest, ErasedKeyThatLostItsExecutableIsForgottenToo) {
-  Cache cache(unshared(1));
-  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
-  EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
-  EXPECT_TRUE(cache.erase(key("a")));
-  EXPECT_FALSE(cache.contains(key("a")));
-  EXPECT_EQ(cache.stats().live_templates, 1u);
-  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
-  EXPECT_EQ(calls, 3);
-  expect_sum(3);
 }
 
 TEST_F(CacheTest, ClearForgetsEveryKeyAndKeepsTheCounters) {

@@ -14,26 +14,15 @@
 #include <string>
 #include <vector>
 
-#include "graphcache/graphcache.h"
-#include "graphcache/hostrt.h"
-#include "graphcache/status.h"
+#include "graph/failing_calls.h"
 #include "keep_support.h"
-#include "kernels.h"
 #include "runs/threads_support.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {
 
 class KeepFailuresTest : public testing::Test {
- protected:
-  void SetUp() override { hostrt::reset(); }
-  void TearDown() override {
-    hostrt::clear_failures();
-    EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
-    (void)cudaGetLastError();
-    hostrt::reset();
-  }
+  FreshHostrt fresh_;
 };
 
 constexpr Sharing kSharings[] = {Sharing::kNever, Sharing::kUpdates, Sharing::kTable};

@@ -16,11 +16,8 @@
 #include <vector>
 
 #include "graphcache/body.h"
-#include "graphcache/graphcache.h"
 #include "keep_support.h"
-#include "kernels.h"
 #include "rules/rules.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {
@@ -308,31 +305,24 @@ TEST_F(KeepTest, ABusyStreamHoldsBackNoObjectsOfOtherStreams) {
 // ---- Runs without a graph of their own ------------------------------------------------------------------------------
 
 TEST_F(KeepTest, ADirectRunKeepsUntilTheWorkIsEnqueued) {
-  Cache cache(unshared(0));
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_RUN(kEager, keeping.followed(i, cache.run(key("k"), stream, [&, i](Recorder& rec) {
-      keep_null_pointers(rec);
-      rec.keep(keeping.make());
-      EXPECT_EQ(alive, 1);
-      keeping.record(rec, i);
-      rec.keep(keeping.make());
-      EXPECT_EQ(alive, 2);
-    })));
-    EXPECT_EQ(alive, 0);
+  for (const bool is_captured_later : {false, true}) {
+    Cache cache(is_captured_later ? unshared({.capture_after = 3}) : unshared(0));
+    for (int i = 0; i < 5; ++i) {
+      const bool is_direct = i < 3 || !is_captured_later;
+      const Outcome by_graph = i == 3 ? Outcome::kInstantiated : Outcome::kReplayed;
+      const auto outcome = cache.run(key("k"), stream, [&](Recorder& rec) {
+        keep_null_pointers(rec);
+        rec.keep(keeping.make());
+        EXPECT_EQ(alive, 1);
+        keeping.record(rec, 4);
+        rec.keep(keeping.make());
+        EXPECT_EQ(alive, 2);
+      });
+      EXPECT_TRUE(did(is_direct ? Outcome::kEager : by_graph, keeping.followed(4, outcome)));
+      EXPECT_EQ(alive, is_direct ? 0 : 2);
+    }
+    keeping.expect_number();
   }
-  keeping.expect_number();
-}
-
-TEST_F(KeepTest, DirectRunsBeforeACaptureKeepAsWell) {
-  Cache cache(unshared({.capture_after = 2}));
-  for (int i = 0; i < 4; ++i) {
-    EXPECT_TRUE(did(i < 2    ? Outcome::kEager
-                    : i == 2 ? Outcome::kInstantiated
-                             : Outcome::kReplayed,
-                    keeping.run(cache, key("k"), 4)));
-    EXPECT_EQ(alive, i < 2 ? 0 : 1);
-  }
-  keeping.expect_number();
 }
 
 TEST_F(KeepTest, ARunInsideAnotherRunsFnKeepsWithTheOuterGraph) {
@@ -375,14 +365,8 @@ TEST_F(KeepTest, ARunInAForeignCaptureKeepsUntilTheWorkIsEnqueued) {
     EXPECT_GE(alive, 1);
   }));
   EXPECT_EQ(alive, 0);
-  cudaGraph_t graph = nullptr;
-  CUDA_OK(cudaStreamEndCapture(stream, &graph));
-  cudaGraphExec_t executable = nullptr;
-  CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
-  CUDA_OK(cudaGraphLaunch(executable, stream));
+  launch_captured(stream);
   EXPECT_EQ(keeping.now(), Keeping::after(Keeping::after(1, 5), 6));
-  CUDA_OK(cudaGraphExecDestroy(executable));
-  CUDA_OK(cudaGraphDestroy(graph));
 }
 
 TEST_F(KeepTest, TheOuterRecorderKeepsInsideTheBodyOfAConditionalNode) {
@@ -577,47 +561,31 @@ TEST_F(KeepTest, TheDestructorOfAKeptObjectMayUseCudaAndTheCache) {
   }
 }
 
-// It may run other keys of the cache, and erase keys that keep objects as well.
+// It may run other keys of the cache, and erase keys that keep objects as well, also if they are evicted: there is no
+// executable then, whose destruction would release the object.
 TEST_F(KeepTest, TheDestructorOfAKeptObjectMayRunAndEraseOtherKeys) {
-  Cache cache(unshared());
-  DeviceBuffer<int> apart(1, 1);
-  int left = 3;
-  keeping.at_end = [&] {
-    if (--left < 0) return;
-    EXPECT_SUCCESS(cache.run(key("run by a destructor"), stream, [&](Recorder& rec) {
-      rec.launch(blend, {1, 1}, apart.get(), 1, 3, 1);
-    }));
+  for (const int max_executables : {64, 1}) {
+    SCOPED_TRACE(max_executables);
+    Cache cache(unshared(max_executables));
+    DeviceBuffer<int> apart(1, 1);
+    int left = 3;
+    keeping.at_end = [&] {
+      if (--left < 0) return;
+      EXPECT_SUCCESS(cache.run(key("run by a destructor"), stream, [&](Recorder& rec) {
+        rec.launch(blend, {1, 1}, apart.get(), 1, 3, 1);
+      }));
+      CUDA_OK(cudaStreamSynchronize(stream));
+      EXPECT_EQ(cache.stats().live_templates, 2u + static_cast<unsigned>(left));
+      EXPECT_TRUE(cache.erase(key("k", left)));
+    };
+    for (int i = 0; i < 4; ++i) EXPECT_RUN(kInstantiated, keeping.run(cache, key("k", i), i));
     CUDA_OK(cudaStreamSynchronize(stream));
-    cache.erase(key("k", left));
-  };
-  for (int i = 0; i < 4; ++i) EXPECT_RUN(kInstantiated, keeping.run(cache, key("k", i), i));
-  CUDA_OK(cudaStreamSynchronize(stream));
-  EXPECT_TRUE(cache.erase(key("k", 3)));
-  settle(cache);
-  EXPECT_TRUE(soon(cache, [&] { return alive == 0; }));
-  EXPECT_EQ(apart.first(), 3 * (3 * (3 * 1 + 1) + 1) + 1);
-  keeping.at_end = nullptr;
-}
-
-// There is no executable of the key any more, whose destruction would release its object.
-TEST_F(KeepTest, TheDestructorOfAnEvictedKeysObjectMayUseTheCache) {
-  Cache cache(unshared(1));
-  int released = 0;
-  keeping.at_end = [&] {
-    ++released;
-    (void)cache.stats();
-    EXPECT_FALSE(erase_nothing(cache));
-    EXPECT_TRUE(keeping.run(cache, key("k", 3), 3).ok());
-  };
-  for (int i = 0; i < 4; ++i) EXPECT_RUN(kInstantiated, keeping.run(cache, key("k", i), i));
-  settle(cache);
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_TRUE(cache.erase(key("k", i)));
-    EXPECT_TRUE(soon(cache, [&] { return released == i + 1; }));
+    EXPECT_TRUE(cache.erase(key("k", 3)));
+    settle(cache);
+    EXPECT_TRUE(soon(cache, [&] { return alive == 0; }));
+    EXPECT_EQ(apart.first(), 3 * (3 * (3 * 1 + 1) + 1) + 1);
+    keeping.at_end = nullptr;
   }
-  keeping.expect_number();  // Of seven runs.
-  keeping.at_end = nullptr;
-  cache.clear();
 }
 
 // A nested erase, in a capture, must not release.
@@ -1075,37 +1043,6 @@ TEST_F(KeepMemoryTest, DataOfHostFunctionsMayBePartOfAKeptObject) {
           CUDA_OK(cudaLaunchHostFunc(rec.stream(), add_number, pair.get()));
         })));
     for (const int value : {2, 3, 4, 5}) wanted = 3 * wanted + value;
-    EXPECT_EQ(total.read()[0], wanted);
-  }
-}
-
-// A host function in flight uses its data after the key is gone.
-TEST_F(KeepMemoryTest, DataOfAHostFunctionInFlightLives) {
-  PinnedBuffer<int> total(1, 1);
-  struct Poisoned : Datum {
-    ~Poisoned() { value = -1000; }
-  };
-  for (const Sharing sharing : {Sharing::kNever, Sharing::kUpdates}) {
-    Cache cache(forced(sharing, {.max_executables = 1, .max_templates = 0}));
-    total.fill(1);
-    int wanted = 1;
-    const auto run = [&](int which) {
-      wanted = 3 * wanted + which;
-      return cache.run(key("k", which), stream, [&, which](Recorder& rec) {
-        auto datum = std::make_shared<Poisoned>();
-        datum->value = which;
-        datum->total = total.get();
-        rec.keep(datum);
-        CUDA_OK(cudaLaunchHostFunc(rec.stream(), add_value, static_cast<Datum*>(datum.get())));
-      });
-    };
-    for (int i = 0; i < 4; ++i) EXPECT_TRUE(run(i % 2).ok());
-    {
-      Busy busy(stream);
-      for (int i = 0; i < 12; ++i) EXPECT_TRUE(run(i % 5).ok());
-      for (int i = 0; i < 5; ++i) cache.erase(key("k", i));
-      busy.end();
-    }
     EXPECT_EQ(total.read()[0], wanted);
   }
 }

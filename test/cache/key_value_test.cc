@@ -16,7 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include "graphcache/key.h"
 #include "key_support.h"
 
 namespace {

@@ -6,10 +6,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "graphcache/graphcache.h"
-#include "kernels.h"
 #include "recorder_support.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {

@@ -7,9 +7,6 @@
 #include <cstring>
 
 #include "cache_support.h"
-#include "graphcache/graphcache.h"
-#include "kernels.h"
-#include "support.h"
 
 namespace graphcache::test {
 

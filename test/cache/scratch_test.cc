@@ -7,11 +7,7 @@
 #include <vector>
 
 #include "cache_support.h"
-#include "graphcache/graphcache.h"
-#include "kernels.h"
-#include "launch.h"
 #include "runs/threads_support.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "graph/failing_calls.h"
 #include "graphcache/graphcache.h"
-#include "graphcache/hostrt.h"
 #include "kernels.h"
 #include "support.h"
 
@@ -42,14 +42,7 @@ struct Log {
 };
 
 class ValuesFailuresTest : public testing::Test {
- protected:
-  void SetUp() override { hostrt::reset(); }
-  void TearDown() override {
-    hostrt::clear_failures();
-    EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
-    (void)cudaGetLastError();
-    hostrt::reset();
-  }
+  FreshHostrt fresh_;
 };
 
 TEST_F(ValuesFailuresTest, AnUpdateThatFailsIsReplacedByAnInstantiation) {

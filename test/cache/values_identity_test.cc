@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "graphcache/graphcache.h"
 #include "values_kernels.h"
 #include "values_support.h"
 

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <vector>
 
-#include "graphcache/graphcache.h"
 #include "recorder_support.h"
 #include "values_support.h"
 

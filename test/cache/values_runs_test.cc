@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "graphcache/graphcache.h"
 #include "listeners.h"
 #include "runs/threads_support.h"
 #include "values_support.h"
@@ -178,10 +177,7 @@ TEST_F(ValuesRunsTest, WarmLearnsWithoutRoom) {
 }
 
 TEST_F(ValuesRunsTest, DirectRuns) {
-  Options disabled, late;
-  disabled.max_executables = 0;
-  late.capture_after = 2;
-  Cache never(disabled), later(late);
+  Cache never({.max_executables = 0}), later({.capture_after = 2});
   for (int i = 0; i < 7; ++i) {
     EXPECT_RUN(kEager, run_fill(never, number(i)));
     expect_data(number(i));
@@ -210,15 +206,8 @@ TEST_F(ValuesRunsTest, InAForeignCaptureTheWorkHasThePresentValues) {
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(learned(i, run_fill(cache, number(i))));
   CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   EXPECT_RUN(kInlined, run_fill(cache, 40));
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  CUDA_OK(cudaStreamEndCapture(stream, &graph));
-  CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
-  expect_data(number(3));
-  CUDA_OK(cudaGraphLaunch(executable, stream));
+  launch_captured(stream);
   expect_data(40);
-  CUDA_OK(cudaGraphExecDestroy(executable));
-  CUDA_OK(cudaGraphDestroy(graph));
   EXPECT_RUN(kPatched, run_fill(cache, 41));
   expect_data(41);
 }
@@ -422,23 +411,6 @@ TEST_F(ValuesRunsTest, ARecordingThatBreaksWhileItLearnsLosesNothing) {
       EXPECT_RUN(kPatched, run(number(20)));
       EXPECT_RUN(kPatched, run(kBad));
     }
-  }
-}
-
-TEST_F(ValuesRunsTest, ValuesInFlightAreNotChangedByLaterRuns) {
-  Cache cache;
-  constexpr int kOuts = 8, kRuns = 400;
-  std::vector<float> sums(kOuts);
-  for (int p = 0; p < kOuts; ++p) CUDA_OK(launch(fill, kGrid, kBlock, stream, part(p), kSize, 0));
-  for (int i = 0; i < kRuns; ++i) {
-    const float v = number(i % 37);
-    sums[static_cast<std::size_t>(i % kOuts)] += v;
-    ASSERT_SUCCESS(cache.run(key("k"), stream, values(part(i % kOuts), v), [](cudaStream_t on, float* to, float value) {
-      return launch(add, kGrid, kBlock, on, to, kSize, value);
-    }));
-  }
-  for (int p = 0; p < kOuts; ++p) {
-    EXPECT_EQ(read(part(p)), std::vector<float>(kSize, sums[static_cast<std::size_t>(p)]));
   }
 }
 

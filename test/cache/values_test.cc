@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "cuda/compat.h"
-#include "graphcache/graphcache.h"
 #include "recorder_support.h"
 #include "size.h"
 #include "values_kernels.h"

@@ -15,12 +15,6 @@ inline int blended(int number, int a, int b) {
   return static_cast<int>(static_cast<unsigned>(a) * static_cast<unsigned>(number) + static_cast<unsigned>(b));
 }
 
-inline Options direct() {
-  Options options;
-  options.max_executables = 0;
-  return options;
-}
-
 class ConditionalsTest : public StreamTest {
  protected:
   // number = a * number + b, by a recorder or a body.

@@ -90,7 +90,7 @@ class RecorderConditionalsTest : public ConditionalsTest {
     EXPECT_EQ(cache.stats().captures, 1u);
   }
 
-  Cache uncached{direct()};
+  Cache uncached{{.max_executables = 0}};
   int calls = 0;
 };
 

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "cache_support.h"
-#include "graphcache/observe.h"
 
 namespace graphcache::test {
 
@@ -74,8 +73,7 @@ class DiagnoseTest : public CacheTest {
     if (!why.empty()) GTEST_SKIP() << "skipped, " << why;
   }
 
-  Options diagnosing() {
-    Options options;
+  Options diagnosing(Options options = {}) {
     options.diagnose = true;
     options.listeners = {std::make_shared<Log>([this](std::string_view line) {
       const std::lock_guard<std::mutex> lock(mutex_);

@@ -56,10 +56,7 @@ TEST_F(MistakesStraysTest, WorkOutsideOfTheCaptureIsListed) {
 
 // A hit would leave it out. The verified hit does it, so its result is right and hides the mistake.
 TEST_F(MistakesStraysTest, VerifyModeFindsACopyThatTheGraphMisses) {
-  Options options = diagnosing();
-  options.verify_every = 1;
-  options.on_stale = OnStale::kReturnError;
-  Cache cache(options);
+  Cache cache(diagnosing({.verify_every = 1, .on_stale = OnStale::kReturnError}));
   DeviceBuffer<float> target(kSize);
   const auto run = [&] {
     return cache.run(key("k"), stream, [&](cudaStream_t on) {
@@ -74,11 +71,7 @@ TEST_F(MistakesStraysTest, VerifyModeFindsACopyThatTheGraphMisses) {
 }
 
 TEST_F(MistakesStraysTest, AKeyThatIsCapturedAgainIsLoggedOnce) {
-  Options options = diagnosing();
-  options.max_executables = 1;
-  options.max_templates = 0;
-  force(&options, Sharing::kNever);
-  Cache cache(options);
+  Cache cache(diagnosing(without_templates(1)));
   DeviceBuffer<float> aside(kSize);
   for (int run = 1; run <= 3; ++run) {
     EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, [&](cudaStream_t on) {

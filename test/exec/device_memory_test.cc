@@ -8,7 +8,6 @@
 #include <memory>
 #include <vector>
 
-#include "graphcache/graphcache.h"
 #include "graphcache/observe.h"
 #include "kernels.h"
 #include "support.h"

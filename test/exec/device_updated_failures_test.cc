@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "kernels.h"
 #include "support.h"
@@ -47,63 +46,6 @@ TEST_F(DeviceUpdatedFailuresTest, ABinaryThatIsRefusedIsOfferedOnceAndKeysArePat
   EXPECT_RUN(kInstantiated, run(cache, stream, data.get(), 2));
   EXPECT_EQ(hostrt::calls("cudaLibraryLoadData"), 1u);
   EXPECT_EQ(cache.stats().refused_device_updates, 2u);
-}
-
-// The n-th call of each function fails, once or from then on, until a program of runs has no such call.
-TEST_F(DeviceUpdatedFailuresTest, EveryCallMayFail) {
-  const char* const functions[] = {"cudaLibraryLoadData",
-                                   "cudaLibraryGetKernel",
-                                   "cudaGraphClone",
-                                   "cudaGraphGetNodes",
-                                   "cudaGraphKernelNodeSetAttribute",
-                                   "cudaFuncGetParamInfo",
-                                   "cudaMalloc",
-                                   "cudaMallocHost",
-                                   "cudaMemcpyAsync",
-                                   "cudaGraphGetRootNodes",
-                                   "cudaGraphAddKernelNode",
-                                   "cudaGraphAddDependencies",
-                                   "cudaGraphInstantiate",
-                                   "cudaGraphUpload",
-                                   "cudaGraphExecKernelNodeSetParams",
-                                   "cudaGraphLaunch"};
-  for (const char* const function : functions) {
-    for (const int times : {1, -1}) {
-      for (int nth = 1;; ++nth) {
-        hostrt::reset();
-        std::uint64_t injected = 0;
-        {
-          Stream stream;
-          DeviceBuffer<float> data(kFew);
-          {
-            Cache cache(device_updated());
-            hostrt::fail_call(function, nth, cudaErrorMemoryAllocation, times);
-            bool last_is_ok = false;
-            for (int i = 0; i < 4; ++i) {
-              const auto outcome = run(cache, stream, data.get(), static_cast<float>(10 * nth + i));
-              last_is_ok = outcome.ok();
-              ASSERT_TRUE(last_is_ok || hostrt::failures_injected() != 0) << outcome.status();
-            }
-            injected = hostrt::failures_injected();
-            hostrt::clear_failures();
-            if (last_is_ok) {
-              ASSERT_EQ(data.read(), std::vector<float>(kFew, static_cast<float>(20 * nth + 6)))
-                  << function << ", call " << nth;
-            }
-            EXPECT_SUCCESS(run(cache, stream, data.get(), 5)) << function << ", call " << nth;
-            ASSERT_EQ(data.read(), std::vector<float>(kFew, 10));
-            cudaGetLastError();
-          }
-        }
-        ASSERT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
-        const hostrt::Ledger left = hostrt::ledger();
-        ASSERT_EQ(left.executables + left.graphs + left.allocations + left.host_allocations, 0u)
-            << function << ", call " << nth;
-        if (injected == 0) break;
-        ASSERT_LT(nth, 500);
-      }
-    }
-  }
 }
 
 TEST_F(DeviceUpdatedFailuresTest, AHitMakesOneCallAndOneMoreForAllThatChanged) {

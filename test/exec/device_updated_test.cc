@@ -5,10 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "graphcache/graphcache.h"
-#include "kernels.h"
 #include "sharing_support.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {
@@ -165,24 +162,6 @@ TEST_F(DeviceUpdatedTest, AGridThatNoDeviceTakesFailsItsRunAlone) {
   count.write({0});
   EXPECT_SUCCESS(run(3));
   EXPECT_EQ(count.first(), 96);
-}
-
-TEST_F(DeviceUpdatedTest, WorksWithoutSlotsAndWithWorkBesides) {
-  DeviceBuffer<float> data(kSize);
-  const auto run = [&](float value) {
-    return cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<float> v) {
-      CUDA_OK(cudaMemsetAsync(data.get(), 0, data.bytes(), rec.stream()));
-      launch(add, 1, kBlock, rec.stream(), data.get(), kSize, 1.0f);
-      rec.launch(add, {1, kBlock}, data.get(), kSize, v);
-    });
-  };
-  EXPECT_RUN(kInstantiated, run(1));
-  EXPECT_RUN(kPatched, run(5));
-  EXPECT_EQ(data.read(), std::vector<float>(kSize, 6));
-  EXPECT_RUN(kInstantiated, cache.run(key("plain"), stream, [&](cudaStream_t s) {
-    return launch(add, 1, kBlock, s, data.get(), kSize, 1.0f);
-  }));
-  EXPECT_EQ(data.read(), std::vector<float>(kSize, 7));
 }
 
 // Graphs of one to three branches that wait for each other, with slot nodes anywhere: at the begin, after others, on

@@ -12,11 +12,8 @@
 #include <vector>
 
 #include "cuda/compat.h"
-#include "graphcache/graphcache.h"
-#include "kernels.h"
 #include "nested_launch_image.h"
 #include "sharing_support.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {

@@ -6,10 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "graphcache/graphcache.h"
-#include "kernels.h"
 #include "sharing_support.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {
@@ -93,9 +90,8 @@ class NewExecutableTest : public StreamTest {
   // Each run of a key has other values than the previous one.
   absl::StatusOr<Outcome> run(Cache& cache, int which, int value) {
     return cache.run(key("new", which), stream, params(value), [&](Recorder& rec, Slot<int> slot) {
-      CUDA_OK(cudaEventRecord(forked, rec.stream()));
+      for (const Stream& branch : branches) let_follow(branch, rec.stream());
       for (int branch = 0; branch < kBranches; ++branch) {
-        CUDA_OK(cudaStreamWaitEvent(branches[branch], forked, 0));
         int* const mine = data.get() + branch * kSize;
         for (int step = 0; step < kSteps; ++step) {
           rec.on(branches[branch]).launch(blend, {2, 32}, mine, kSize, which + 2, slot);
@@ -107,8 +103,7 @@ class NewExecutableTest : public StreamTest {
             CUDA_OK(cudaMemsetAsync(mine, which, kSize, branches[branch]));
           }
         }
-        CUDA_OK(cudaEventRecord(joined[branch], branches[branch]));
-        CUDA_OK(cudaStreamWaitEvent(rec.stream(), joined[branch], 0));
+        let_follow(rec.stream(), branches[branch]);
       }
     });
   }
@@ -128,8 +123,6 @@ class NewExecutableTest : public StreamTest {
     }
   }
 
-  Event forked;
-  std::array<Event, kBranches> joined;
   std::array<Stream, kBranches> branches;
   DeviceBuffer<int> data{kBranches * kSize, 1}, copied{kBranches * kSize};
   std::vector<int> wanted = std::vector<int>(kSize, 1);

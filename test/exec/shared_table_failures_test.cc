@@ -4,12 +4,9 @@
 
 #include <vector>
 
-#include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "graphcache/status.h"
-#include "kernels.h"
 #include "sharing_support.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {

@@ -5,10 +5,7 @@
 
 #include <cstdint>
 
-#include "graphcache/graphcache.h"
-#include "kernels.h"
 #include "sharing_support.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {

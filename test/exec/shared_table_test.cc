@@ -7,10 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "graphcache/graphcache.h"
-#include "kernels.h"
 #include "sharing_support.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {
@@ -145,46 +142,6 @@ TEST_F(SharedTableTest, OnlyArgumentsAndGridsAreForRows) {
   EXPECT_EQ(refused(cache->stats()), 0u);
 }
 
-// Each run has its member's work and its own values, whatever follows it.
-TEST_F(SharedTableTest, RunsInFlightKeepTheirRows) {
-  constexpr int kMembers = 64, kRuns = 3000, kNodes = 8;
-  use(one_table());
-  std::vector<int> wanted(kSize, 1);
-  memory.write(wanted);
-  std::mt19937 random(11);
-  for (int i = 0; i < kRuns; ++i) {
-    const int which = static_cast<int>(random() % kMembers);
-    const int value = static_cast<int>(random() % 9);
-    const auto reach = [&](int node) { return node % 2 == 0 ? 32 * (1 + which % 7) : 64; };
-    const auto outcome = cache->run(key("k", which), stream, params(value), [&, which](Recorder& rec, Slot<int> v) {
-      for (int n = 0; n < kNodes; ++n) {
-        rec.launch(blend, {static_cast<unsigned>(reach(n) / 32), 32}, at(0), kSize, n % 3 == 0 ? which : 3, v);
-      }
-    });
-    ASSERT_SUCCESS(outcome);
-    for (int n = 0; n < kNodes; ++n) {
-      blend_here(wanted.data(), reach(n), n % 3 == 0 ? which : 3, value);
-    }
-  }
-  EXPECT_EQ(memory.read(), wanted);
-  EXPECT_EQ(cache->stats().instantiations, 1u);
-}
-
-// Rows are written on the stream of their member's first run, and read on any stream.
-TEST_F(SharedTableTest, StreamsTakeTurns) {
-  use(one_table());
-  Stream streams[3];
-  std::mt19937 random(5);
-  for (int i = 0; i < 200; ++i) {
-    const int which = static_cast<int>(random() % 10);
-    ASSERT_SUCCESS(run_on(streams[random() % 3], key("k", which), Params<>(), [&, which](Recorder& rec) {
-      rec.launch(blend, {static_cast<unsigned>(1 + which), 32}, at(0), 900, which, 3);
-      rec.launch(blend, {2, 32}, at(2), 900, 3, which);
-    }));
-  }
-  EXPECT_EQ(cache->stats().instantiations, 1u);
-}
-
 TEST_F(SharedTableTest, ThreadsShareAndEachHasItsOwnResults) {
   constexpr int kThreads = 4, kMembers = 12, kRuns = 400, kShare = 128;
   for (const int executables : {1, 3}) {
@@ -276,16 +233,6 @@ TEST_F(SharedTableTest, LargeRowsTakeNoMoreThanTheExecutablesMay) {
   EXPECT_LT(stats.instantiations, 20u);
   EXPECT_GT(stats.updates, 900u);
   EXPECT_LE(stats.estimated_device_bytes, 2 * 3 * (114'000u + kNodes * 2'600u));
-}
-
-TEST_F(SharedTableTest, ATableThatHasNoRoomInTheBudgetIsDoneWithout) {
-  const std::size_t bytes = 114'000 + 12 * 2'600 + 8'000;  // one executable, and less than a piece of rows
-  use(forced(Sharing::kTable, {.max_executables = 8, .max_device_bytes = bytes}));
-  take_turns(3, 4, [&](int which) { return run_member(which); });
-  const Stats stats = cache->stats();
-  EXPECT_EQ(stats.set_switches, 0u);
-  EXPECT_EQ(stats.instantiations, 1u);
-  EXPECT_LE(stats.estimated_device_bytes, bytes);
 }
 
 // The updater node is set by the driver, which must not use the current device instead of the node's.

@@ -10,10 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "graphcache/graphcache.h"
-#include "kernels.h"
 #include "sharing_support.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {
@@ -40,13 +37,8 @@ class BranchesTest : public SharingTest {
 
   void enqueue(Recorder& rec, const Order& order) {
     const cudaStream_t streams[kStreams] = {rec.stream(), sides[0], sides[1]};
-    const auto follow = [](cudaStream_t first, cudaStream_t then, cudaEvent_t event) {
-      CUDA_OK(cudaEventRecord(event, first));
-      CUDA_OK(cudaStreamWaitEvent(then, event, 0));
-    };
     rec.launch(blend, {kStreams, kRegion}, at(0), kRegion * kStreams, 3, order.salt);
-    CUDA_OK(cudaEventRecord(fork, streams[0]));
-    for (int i = 1; i < kStreams; ++i) CUDA_OK(cudaStreamWaitEvent(streams[i], fork, 0));
+    for (int i = 1; i < kStreams; ++i) let_follow(streams[i], streams[0]);
     for (const Step& step : order.steps) {
       const cudaStream_t s = streams[order.stream_of[static_cast<std::size_t>(step.role)]];
       int* const p = region(step.role);
@@ -69,7 +61,7 @@ class BranchesTest : public SharingTest {
       }
     }
     for (const int i : order.joined) {
-      if (i != 0) follow(streams[i], streams[0], joins[static_cast<std::size_t>(i)]);
+      if (i != 0) let_follow(streams[0], streams[i]);
     }
     rec.launch(blend, {kStreams, kRegion}, at(0), kRegion * kStreams, 9, order.salt);
   }
@@ -79,9 +71,7 @@ class BranchesTest : public SharingTest {
   }
 
   Stream sides[kStreams - 1];
-  Event fork;
   std::array<Event, kBoxes> sent;
-  std::array<Event, kStreams> joins;
 };
 
 TEST_F(BranchesTest, SymmetricBranchesInEitherOrder) {

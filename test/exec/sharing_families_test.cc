@@ -9,10 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "graphcache/graphcache.h"
-#include "kernels.h"
 #include "sharing_support.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {

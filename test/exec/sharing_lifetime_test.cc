@@ -10,10 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "graphcache/graphcache.h"
-#include "kernels.h"
 #include "sharing_support.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {

@@ -11,10 +11,7 @@
 #include <set>
 #include <vector>
 
-#include "graphcache/graphcache.h"
-#include "kernels.h"
 #include "sharing_support.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {
@@ -222,34 +219,6 @@ TEST_P(SharedSlotsTest, RandomSequencesOfThreeSiblings) {
 }
 
 // ---- When keys share ------------------------------------------------------------------------------------------------
-
-TEST_F(SharingTest, KeysShareByTheWayOfSharing) {
-  for (const Sharing sharing : {Sharing::kAuto, Sharing::kUpdates, Sharing::kUpdatesAcross, Sharing::kNever}) {
-    SCOPED_TRACE(static_cast<int>(sharing));
-    use(at_most(64, sharing));
-    const auto run_grid = [&](unsigned grid) {
-      return run(key("k", grid), params(static_cast<int>(grid)), [&, grid](Recorder& rec, Slot<int> v) {
-        for (int i = 0; i < 10; ++i) rec.launch(blend, {grid, 32}, at(16 * i), 512, v, i);
-      });
-    };
-    const bool shares = sharing == Sharing::kUpdates || sharing == Sharing::kUpdatesAcross;
-    for (int i = 0; i < 20; ++i) {
-      for (const unsigned grid : {2u, 5u}) {
-        const auto outcome = run_grid(grid);
-        const Outcome first = grid == 5 && shares ? Outcome::kUpdated : Outcome::kInstantiated;
-        EXPECT_TRUE(did(i == 0 ? first : shares ? Outcome::kSwitched : Outcome::kReplayed, outcome));
-      }
-    }
-    const Stats stats = cache->stats();
-    EXPECT_EQ(calls, 2u);
-    EXPECT_EQ(stats.captures, 2u);
-    EXPECT_EQ(stats.instantiations, shares ? 1u : 2u);
-    EXPECT_EQ(stats.live_executables, shares ? 1u : 2u);
-    EXPECT_EQ(stats.live_templates, 2u);
-    EXPECT_EQ(stats.families, shares ? 1u : 0u);
-    EXPECT_EQ(stats.evictions, 0u);
-  }
-}
 
 // Nothing is shared: a key that has lost its executable gets a new one of its own.
 TEST_F(SharingTest, EvictedKeyIsRestoredFromItsTemplate) {

@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "graphcache/graphcache.h"
 #include "size.h"
 #include "support.h"
 

@@ -10,10 +10,7 @@
 #include <vector>
 
 #include "cache_support.h"
-#include "graphcache/graphcache.h"
 #include "graphcache_export/json.h"
-#include "kernels.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {

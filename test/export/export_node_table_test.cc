@@ -6,10 +6,7 @@
 #include <vector>
 
 #include "cache_support.h"
-#include "graphcache/graphcache.h"
 #include "graphcache_export/node_table.h"
-#include "kernels.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {

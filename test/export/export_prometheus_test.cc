@@ -18,10 +18,8 @@
 #include <vector>
 
 #include "cache_support.h"
-#include "graphcache/graphcache.h"
 #include "graphcache_export/prometheus.h"
 #include "size.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {

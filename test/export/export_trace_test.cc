@@ -8,9 +8,7 @@
 #include <vector>
 
 #include "cache_support.h"
-#include "graphcache/graphcache.h"
 #include "graphcache_export/trace.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {

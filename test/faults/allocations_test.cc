@@ -136,7 +136,27 @@ TEST(FirstAllocationsTest, AnyOfAProcesssFirstRunMayFail) {
   }
 }
 
-class AllocationsTest : public FaultsTest {};
+class AllocationsTest : public FaultsTest {
+ protected:
+  // run() on a fresh runtime for each n, while its n-th allocation fails, until it has no n-th one: run(fail), where
+  // fail(operation) lets one of the operation fail. The run is done or reports that memory is out.
+  template <class Run>
+  static void fail_each(const Run& run) {
+    bool struck = true;
+    for (int nth = 1; struck; ++nth) {
+      SCOPED_TRACE("allocation " + std::to_string(nth));
+      hostrt::reset();
+      run([&](const auto& operation) {
+        FailedAllocation fault(nth, 1);
+        fault.arm();
+        const absl::StatusOr<Outcome> done = operation();
+        struck = fault.disarm();
+        EXPECT_TRUE(done.ok() || (struck && absl::IsResourceExhausted(done.status()))) << done.status();
+        return done.ok();
+      });
+    }
+  }
+};
 
 TEST_F(AllocationsTest, EveryAllocationMayFailOnceOrForEver) {
   std::set<std::string> allocating;
@@ -193,10 +213,7 @@ TEST_F(AllocationsTest, AnAllocationMayFailBesideACall) {
 // The graph still belongs to the caller, or it belongs to the cache. The owner is kept only with the graph.
 TEST_F(AllocationsTest, AGraphOfTheProgramsOwnIsTakenOrLeftWhenMemoryRunsOut) {
   for (const bool gives_away : {false, true}) {
-    bool struck = true;
-    for (int nth = 1; struck; ++nth) {
-      SCOPED_TRACE("allocation " + std::to_string(nth));
-      hostrt::reset();
+    fail_each([&](const auto& fail) {
       World world;
       auto owner = std::make_shared<int>(1);
       cudaGraph_t graph = nullptr;
@@ -210,13 +227,8 @@ TEST_F(AllocationsTest, AGraphOfTheProgramsOwnIsTakenOrLeftWhenMemoryRunsOut) {
         allocations.armed = true;
         return Graph{.graph = graph, .owner = owner, .give_away = gives_away};
       };
-      FailedAllocation fault(nth, 1);
-      fault.arm();
-      const absl::StatusOr<Outcome> done = world.cache->run(kKey, world.stream, fn);
-      struck = fault.disarm();
-      EXPECT_TRUE(done.ok() || absl::IsResourceExhausted(done.status())) << done.status();
-      EXPECT_TRUE(done.ok() || struck);
-      EXPECT_EQ(world.count.first(), done.ok() ? 1 : 0);
+      const bool is_done = fail([&] { return world.cache->run(kKey, world.stream, fn); });
+      EXPECT_EQ(world.count.first(), is_done ? 1 : 0);
       if (graphs != 0 && !gives_away) {
         CUDA_OK(cudaGraphDestroy(graph));
       }
@@ -226,17 +238,14 @@ TEST_F(AllocationsTest, AGraphOfTheProgramsOwnIsTakenOrLeftWhenMemoryRunsOut) {
       EXPECT_EQ(hostrt::ledger().executables, 0u);
       EXPECT_EQ(owner.use_count(), 1);
       EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
-    }
+    });
   }
 }
 
 // What a run keeps is released, whether or not its capture is kept.
 TEST_F(AllocationsTest, KeptObjectsAreReleasedWhenMemoryRunsOut) {
   for (const int executables : {0, 8}) {
-    bool struck = true;
-    for (int nth = 1; struck; ++nth) {
-      SCOPED_TRACE("allocation " + std::to_string(nth));
-      hostrt::reset();
+    fail_each([&](const auto& fail) {
       World world(Options{.max_executables = executables});
       const auto owner = std::make_shared<int>(1);
       const auto run = [&] {
@@ -245,19 +254,14 @@ TEST_F(AllocationsTest, KeptObjectsAreReleasedWhenMemoryRunsOut) {
           rec.launch(append_in_each, {1, 1}, world.log.get(), world.count.get(), -5);
         });
       };
-      FailedAllocation fault(nth, 1);
-      fault.arm();
-      const absl::StatusOr<Outcome> done = run();
-      struck = fault.disarm();
-      EXPECT_TRUE(done.ok() || absl::IsResourceExhausted(done.status())) << done.status();
-      EXPECT_TRUE(done.ok() || struck);
-      EXPECT_EQ(world.count.first(), done.ok() ? 1 : 0);
+      const bool is_done = fail(run);
+      EXPECT_EQ(world.count.first(), is_done ? 1 : 0);
       // A template may be left without an executable.
       EXPECT_EQ(owner.use_count(), world.cache->contains(kKey) ? 4 : 1);
       EXPECT_TRUE(run().ok());
       world.cache->clear();
       EXPECT_EQ(owner.use_count(), 1);
-    }
+    });
   }
 }
 
@@ -298,10 +302,7 @@ TEST_F(AllocationsTest, AWatchedCallThatBreaksTheCaptureMayFindNoMemory) {
 
 // The texts of findings need memory.
 TEST_F(AllocationsTest, AFindingOfVerifyModeMayFindNoMemory) {
-  bool struck = true;
-  for (int nth = 1; struck; ++nth) {
-    SCOPED_TRACE("allocation " + std::to_string(nth));
-    hostrt::reset();
+  fail_each([&](const auto& fail) {
     World world(Options{.verify_every = 1});
     int value = -5;
     const auto run = [&] {
@@ -311,14 +312,10 @@ TEST_F(AllocationsTest, AFindingOfVerifyModeMayFindNoMemory) {
     };
     EXPECT_RUN(kInstantiated, run());
     value = 1 << 20;
-    FailedAllocation fault(nth, 1);
-    fault.arm();
-    const absl::StatusOr<Outcome> done = run();
-    struck = fault.disarm();
-    EXPECT_TRUE(done.ok() || (struck && absl::IsResourceExhausted(done.status()))) << done.status();
-    EXPECT_EQ(world.count.first(), done.ok() ? 2 : 1);
+    const bool is_done = fail(run);
+    EXPECT_EQ(world.count.first(), is_done ? 2 : 1);
     EXPECT_TRUE(run().ok());
-  }
+  });
 }
 
 // Texts are made completely, or std::bad_alloc is thrown.

@@ -54,22 +54,6 @@ TEST_F(FailuresSiblingsTest, RefusedUpdateBetweenTwoStreamsIsNotTriedAgain) {
   EXPECT_EQ(hostrt::calls("cudaGraphExecUpdate"), 0u);
 }
 
-// The graph of a key that has lost its template is read again each time. The executable must change hands anyway.
-TEST_F(FailuresSiblingsTest, SiblingsWithFewTemplatesRunAsGraphs) {
-  Options options = renting(1);
-  options.max_templates = 1;
-  World world(options);
-  std::vector<World::Run> runs;
-  for (int i = 0; i < 40; ++i) {
-    const Work& work = i % 2 == 0 ? kLarge : kSmall;
-    EXPECT_TRUE(world.run(work, 1).ok());
-    runs.push_back({work, 1});
-  }
-  world.expect_runs(runs);
-  EXPECT_EQ(world.cache->stats().outcome(Outcome::kEager), 0u);
-  EXPECT_EQ(world.cache->stats().instantiations, 1u);
-}
-
 // A failure leaves the executable half patched. An update repairs it: to the sibling's graph, or back to its own, or
 // not at all.
 TEST_F(FailuresSiblingsTest, SwitchByPatchesThatBreaksOffIsMadeWholeByAnUpdate) {

@@ -10,7 +10,6 @@
 #include "faults.h"
 #include "graph/setter.h"
 #include "graphcache/status.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {
@@ -30,17 +29,6 @@ TEST_F(FailuresTest, CallsThatFindTheDeviceMayFail) {
     EXPECT_TRUE(world.cache->status().ok());
     expect_usable(world);
   }
-}
-
-TEST_F(FailuresTest, CaptureThatBreaksOnceIsTriedAgainAfterOneRun) {
-  World world;
-  hostrt::fail_call("cudaStreamEndCapture", 1, cudaErrorStreamCaptureInvalidated);
-  EXPECT_RUN(kEager, world.run(kKey, 1));
-  EXPECT_RUN(kEager, world.run(kKey, 2));
-  EXPECT_RUN(kInstantiated, world.run(kKey, 3));
-  world.expect_done({1, 2, 3});
-  EXPECT_EQ(world.cache->stats().eager(EagerReason::kCaptureFailed), 1u);
-  EXPECT_EQ(world.cache->stats().eager(EagerReason::kBackoff), 1u);
 }
 
 TEST_F(FailuresTest, BackoffDoublesAndStartsAgainAfterASuccess) {
@@ -188,17 +176,6 @@ TEST_F(FailuresTest, NoMemoryForASetOfNoBytesGivesTheRightResult) {
   EXPECT_RUN(kEager, world.run(kKey, 0));
   expect_usable(world);
   world.expect_done({1, 0});
-}
-
-TEST_F(FailuresTest, FailedLaunchRunsEagerlyAndDropsTheExecutable) {
-  World world;
-  EXPECT_RUN(kInstantiated, world.run(kKey, 1));
-  hostrt::fail_call("cudaGraphLaunch", 1, cudaErrorLaunchOutOfResources);
-  EXPECT_RUN(kEager, world.run(kKey, 1));
-  EXPECT_EQ(world.cache->stats().eager(EagerReason::kLaunchFailed), 1u);
-  EXPECT_EQ(hostrt::ledger().executables, 0u);
-  EXPECT_TRUE(world.cache->contains(kKey));
-  world.expect_done({1, 1});
 }
 
 TEST_F(FailuresTest, EagerRunAfterAFailureBeginsWithACleanLastError) {

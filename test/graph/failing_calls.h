@@ -1,8 +1,9 @@
-// Shared by the suites of failing calls on hostrt: a test that is repeated with each runtime call of its middle
-// failing.
+// Shared by the suites of failing calls on hostrt: a fresh runtime for each test, and a test that is repeated with each
+// runtime call of its middle failing.
 #pragma once
 
 #include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
 
 #include <cstdint>
 #include <map>
@@ -13,6 +14,16 @@
 #include "graphcache/hostrt.h"
 
 namespace graphcache::test {
+
+// The first member of a fixture, for a hostrt as in a new process. A test need not tidy up after its failures.
+struct FreshHostrt {
+  FreshHostrt() { hostrt::reset(); }
+  ~FreshHostrt() {
+    EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
+    (void)cudaGetLastError();
+    hostrt::reset();
+  }
+};
 
 // A runtime call that is to fail, or the first round of for_each_call(), in which none does.
 class FailingCall {

@@ -11,9 +11,6 @@
 #include <vector>
 
 #include "cache_support.h"
-#include "graphcache/graphcache.h"
-#include "kernels.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {

@@ -7,40 +7,16 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstddef>
-#include <initializer_list>
 #include <memory>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "graphcache/graph.h"
-#include "graphcache/graphcache.h"
 #include "runs/threads_support.h"
 #include "runtime.h"
-#include "support.h"
 
 namespace graphcache::test {
-
-inline testing::AssertionResult mentions_all(const absl::Status& status, std::initializer_list<const char*> texts) {
-  for (const char* const text : texts) {
-    if (!mentions(status, text)) return testing::AssertionFailure() << status << " does not say: " << text;
-  }
-  return testing::AssertionSuccess();
-}
-
-// The status of a run that fails, with all of these texts.
-inline testing::AssertionResult failed_with(absl::StatusCode code, const absl::Status& status,
-                                            std::initializer_list<const char*> texts) {
-  return status.code() == code ? mentions_all(status, texts) : failed_as(code, status);
-}
-inline testing::AssertionResult failed_with(absl::StatusCode code, const absl::StatusOr<Outcome>& outcome,
-                                            std::initializer_list<const char*> texts) {
-  return outcome.ok() ? failed_as(code, outcome) : failed_with(code, outcome.status(), texts);
-}
-// EXPECT_ERROR(kInvalidArgument, status, "no kernel is called", "(\"k\")")
-#define EXPECT_ERROR(code, status, ...) \
-  EXPECT_TRUE(::graphcache::test::failed_with(absl::StatusCode::code, status, {__VA_ARGS__}))
 
 // A graph that this object destroys.
 class Kept {
@@ -87,15 +63,6 @@ cudaGraphNode_t add_kernel(cudaGraph_t graph, cudaGraphNode_t last, void (*kerne
   cudaGraphNode_t node = nullptr;
   CUDA_OK(cudaGraphAddKernelNode(&node, graph, last == nullptr ? nullptr : &last, last == nullptr ? 0 : 1, &params));
   return node;
-}
-
-// Launches the graph once as the program's own, and waits for it.
-inline void launch_once(cudaGraph_t graph, cudaStream_t stream) {
-  cudaGraphExec_t executable = nullptr;
-  CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
-  CUDA_OK(cudaGraphLaunch(executable, stream));
-  CUDA_OK(cudaStreamSynchronize(stream));
-  CUDA_OK(cudaGraphExecDestroy(executable));
 }
 
 }  // namespace graphcache::test

@@ -4,12 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <condition_variable>
-#include <cstring>
-#include <functional>
 #include <future>
-#include <memory>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -54,7 +49,8 @@ class HostMemoryCopiesTest : public HostMemoryTest {
 
   // Runs a copy to `data` from memory that `with_source(value, use)` lends to use(source).
   template <class WithSource>
-  void expect_direct_from(const WithSource& with_source, Cache& cache) {
+  void expect_direct_from(const WithSource& with_source) {
+    Cache cache;
     for (const Way way : kWays) {
       SCOPED_TRACE(static_cast<int>(way));
       for (int i = 1; i <= 3; ++i) {
@@ -68,13 +64,10 @@ class HostMemoryCopiesTest : public HostMemoryTest {
       expect_advice(cache, key("up", static_cast<int>(way)));
     }
   }
-  template <class WithSource>
-  void expect_direct_from(const WithSource& with_source) {
-    expect_direct_from(with_source, cache);
-  }
 
   // Copies `data` into a local variable, in a key that is run from several depths of the stack.
-  void expect_results_in_locals(Cache& cache) {
+  void expect_results_in_locals() {
+    Cache cache;
     for (const Way way : kWays) {
       SCOPED_TRACE(static_cast<int>(way));
       float value = 0;
@@ -94,34 +87,14 @@ class HostMemoryCopiesTest : public HostMemoryTest {
   }
 };
 
-TEST_F(HostMemoryCopiesTest, ATemporaryOfFnIsReadWhileItExists) {
+TEST_F(HostMemoryCopiesTest, PageableMemoryIsReadWhileItExists) {
   expect_direct_from([](float value, const auto& use) {
     std::vector<float> temporary(kSize);
     use_filled(temporary.data(), value, use);
   });
-}
-
-// The heap gives such memory back to the system, so that a graph would crash.
-TEST_F(HostMemoryCopiesTest, ALargeTemporaryOfFnIsReadWhileItExists) {
-  constexpr int kLarge = 100'000;
-  DeviceBuffer<float> large(kLarge);
-  for (const Way way : kWays) {
-    for (int i = 1; i <= 2; ++i) {
-      EXPECT_RUN(kEager, cache.run(key("large", static_cast<int>(way)), stream, [&](Recorder& rec) {
-        const std::vector<float> temporary(kLarge, static_cast<float>(i));
-        copy(rec, way, large.get(), temporary.data(), large.bytes(), cudaMemcpyHostToDevice);
-      }));
-      EXPECT_EQ(large.read(), std::vector<float>(kLarge, static_cast<float>(i)));
-    }
-  }
-}
-
-TEST_F(HostMemoryCopiesTest, AVectorThatOutlivesTheRunsIsReadByEachRun) {
-  std::vector<float> values(kSize);
-  expect_direct_from([&](float value, const auto& use) { use_filled(values.data(), value, use); });
-}
-
-TEST_F(HostMemoryCopiesTest, MappedMemoryIsReadWhileItExists) {
+  std::vector<float> outlives_the_runs(kSize);
+  expect_direct_from([&](float value, const auto& use) { use_filled(outlives_the_runs.data(), value, use); });
+  // A graph would crash, because the memory goes back to the system.
   expect_direct_from([](float value, const auto& use) {
     const Pages pages(4096);
     std::fill_n(pages.as<float>(), kSize, value);
@@ -142,25 +115,21 @@ TEST_F(HostMemoryCopiesTest, TheStackOfFnIsReadAtAnyDepth) {
 }
 
 TEST_F(HostMemoryCopiesTest, AResultReachesTheLocalVariableOfItsRun) {
-  expect_results_in_locals(cache);
+  expect_results_in_locals();
   for (const bool mapped : {false, true}) {
     SCOPED_TRACE(mapped ? "in a mapped fiber" : "in a fiber");
-    Fiber fiber(mapped);
-    Cache of_fiber;
-    fiber.call([&] { expect_results_in_locals(of_fiber); });
+    Fiber(mapped).call([&] { expect_results_in_locals(); });
   }
 }
 
 TEST_F(HostMemoryCopiesTest, TheStackOfAFiberIsReadWhileItExists) {
   for (const bool mapped : {false, true}) {
     SCOPED_TRACE(mapped);
-    Fiber fiber(mapped);
-    Cache of_fiber;
     const auto from_local = [](float value, const auto& use) {
       float local[kSize];
       use_filled(local, value, use);
     };
-    fiber.call([&] { expect_direct_from(from_local, of_fiber); });
+    Fiber(mapped).call([&] { expect_direct_from(from_local); });
   }
 }
 

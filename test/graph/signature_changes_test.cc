@@ -11,12 +11,7 @@
 #include <optional>
 #include <utility>
 
-#include "exec/executable.h"
-#include "graphcache/graphcache.h"
-#include "graphcache/hostrt.h"
-#include "kernels.h"
 #include "signature_support.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {

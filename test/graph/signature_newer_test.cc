@@ -6,13 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "cuda/compat.h"
 #include "cuda/driver.h"
-#include "graphcache/graphcache.h"
-#include "graphcache/hostrt.h"
-#include "kernels.h"
 #include "signature_support.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {

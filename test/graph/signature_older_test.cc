@@ -2,11 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "cuda/driver.h"
-#include "graphcache/graphcache.h"
-#include "graphcache/hostrt.h"
-#include "kernels.h"
 #include "signature_support.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {

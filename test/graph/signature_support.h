@@ -84,11 +84,7 @@ class SignatureTest : public testing::Test {
   }
 
   Described described(const std::function<void(cudaStream_t)>& enqueue) {
-    cudaGraph_t graph = nullptr;
-    CUDA_OK(cudaStreamBeginCapture(*stream, cudaStreamCaptureModeThreadLocal));
-    enqueue(*stream);
-    CUDA_OK(cudaStreamEndCapture(*stream, &graph));
-    return description_of(graph);
+    return description_of(capture_graph(*stream, enqueue));
   }
   // Takes the graph.
   static Described description_of(cudaGraph_t graph) {

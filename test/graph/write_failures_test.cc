@@ -6,45 +6,29 @@
 #include <string>
 #include <vector>
 
+#include "failing_calls.h"
 #include "graph_support.h"
-#include "graphcache/graphcache.h"
-#include "graphcache/hostrt.h"
-#include "graphcache/status.h"
-#include "kernels.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {
 
 class WriteFailuresTest : public testing::Test {
  protected:
-  void SetUp() override {
-    hostrt::reset();
-    stream.emplace();
-    data.emplace(1, 1);
-    memory.emplace(1);
-  }
-  void TearDown() override {
-    memory.reset();
-    data.reset();
-    stream.reset();
-    EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
-    CUDA_OK(cudaPeekAtLastError());
-    hostrt::reset();
-  }
+  void TearDown() override { CUDA_OK(cudaPeekAtLastError()); }
 
   // data = 3 * data + value
   absl::StatusOr<Outcome> run(Cache& cache, const Key& key, int value) {
-    int* const to = memory->get();
-    return cache.run(key, *stream, params(data->get(), value), [to](Recorder& rec, Slot<int*> p, Slot<int> v) {
+    int* const to = memory.get();
+    return cache.run(key, stream, params(data.get(), value), [to](Recorder& rec, Slot<int*> p, Slot<int> v) {
       rec.write(to, v);
       rec.launch(blend_in, {1, 1}, p, to, 1, 3);
     });
   }
   absl::StatusOr<Outcome> run(Cache& cache, int value) { return run(cache, key("k"), value); }
 
-  std::optional<Stream> stream;
-  std::optional<DeviceBuffer<int>> data, memory;
+  FreshHostrt fresh;
+  Stream stream;
+  DeviceBuffer<int> data{1, 1}, memory{1};
 };
 
 // Memory of the caller's belongs to the key: its executables share it. So a caller orders the runs of a key that write.
@@ -53,21 +37,21 @@ TEST_F(WriteFailuresTest, AKeyEvictedInFlightIsRestoredAndItsRunsOfOneStreamAreI
     SCOPED_TRACE(static_cast<int>(sharing));
     Cache cache(forced(sharing, 1));
     DeviceBuffer<int> c(1, 1);
-    data->write({1});
-    memory->write({0});
+    data.write({1});
+    memory.write({0});
     EXPECT_RUN(kInstantiated, run(cache, 5));
-    hostrt::hold(*stream);
+    hostrt::hold(stream);
     EXPECT_RUN(kPatched, run(cache, 7));
-    EXPECT_RUN(kInstantiated, cache.run(key("other"), *stream, [&](Recorder& rec) {
+    EXPECT_RUN(kInstantiated, cache.run(key("other"), stream, [&](Recorder& rec) {
       rec.launch(blend, {1, 1}, c.get(), 1, 1, 1);  // another topology, so no sibling returns the executable
     }));
     EXPECT_RUN(kRestored, run(cache, 11));
     EXPECT_EQ(cache.stats().captures, 2u);
-    hostrt::release(*stream);
+    hostrt::release(stream);
     CUDA_OK(cudaDeviceSynchronize());
-    EXPECT_EQ(data->first(), 3 * (3 * (3 * 1 + 5) + 7) + 11);
+    EXPECT_EQ(data.first(), 3 * (3 * (3 * 1 + 5) + 7) + 11);
     EXPECT_EQ(c.first(), 1 + 1);
-    EXPECT_EQ(memory->first(), 11);
+    EXPECT_EQ(memory.first(), 11);
   }
 }
 
@@ -83,7 +67,7 @@ TEST_F(WriteFailuresTest, AFailedCallIsReportedAndTriedAgain) {
         DeviceBuffer<int> to(16, 1);
         const auto write = [&](int value) {
           const auto run_with = [&](auto v) {
-            return cache.run(key("k"), *stream, params(v), [&](Recorder& rec, Slot<decltype(v)> slot) {
+            return cache.run(key("k"), stream, params(v), [&](Recorder& rec, Slot<decltype(v)> slot) {
               rec.write(reinterpret_cast<decltype(v)*>(to.get()), slot);
             });
           };
@@ -107,7 +91,7 @@ TEST_F(WriteFailuresTest, AFailureUnderCaptureMakesTheRunDirect) {
   Cache cache;
   hostrt::fail_call("cudaLibraryLoadData", 1, cudaErrorMemoryAllocation);
   EXPECT_RUN(kEager, run(cache, 5));
-  EXPECT_EQ(data->first(), 3 + 5);
+  EXPECT_EQ(data.first(), 3 + 5);
   EXPECT_EQ(cache.stats().eager(EagerReason::kCaptureFailed), 1u);
   EXPECT_NE(cache.entries()[0].error.find("Recorder::write, cudaLibraryLoadData"), std::string::npos)
       << cache.entries()[0].error;
@@ -119,8 +103,8 @@ TEST_F(WriteFailuresTest, APatchThatFailsMakesTheRunDirectWithItsValue) {
   EXPECT_RUN(kInstantiated, run(cache, 5));
   hostrt::fail_call("cudaGraphExecKernelNodeSetParams", 1, cudaErrorInvalidValue);
   EXPECT_SUCCESS(run(cache, 6));
-  EXPECT_EQ(data->first(), 3 * (3 + 5) + 6);
-  EXPECT_EQ(memory->first(), 6);
+  EXPECT_EQ(data.first(), 3 * (3 + 5) + 6);
+  EXPECT_EQ(memory.first(), 6);
 }
 
 TEST_F(WriteFailuresTest, AFatalErrorOfAWriteEndsTheCache) {
@@ -159,7 +143,7 @@ TEST_F(WriteFailuresTest, TheCodeOfWritesOutlivesTheLaunchesOfACacheThatHasEnded
   std::optional<Cache> ends(std::in_place);
   Stream other;
   EXPECT_RUN(kInstantiated, run(*ends, 5));
-  hostrt::hold(*stream);
+  hostrt::hold(stream);
   EXPECT_RUN(kPatched, run(*ends, 7));
   const std::uint64_t unloaded = hostrt::calls("cudaLibraryUnload");
   EXPECT_RUN(kInstantiated, cache.run(key("outer"), other, [&](cudaStream_t on) {
@@ -167,8 +151,8 @@ TEST_F(WriteFailuresTest, TheCodeOfWritesOutlivesTheLaunchesOfACacheThatHasEnded
     return launch(do_nothing, 1, 1, on);
   }));
   EXPECT_EQ(hostrt::calls("cudaLibraryUnload"), unloaded);
-  CUDA_OK(hostrt::release(*stream));
-  EXPECT_EQ(data->first(), 3 * (3 * 1 + 5) + 7);
+  CUDA_OK(hostrt::release(stream));
+  EXPECT_EQ(data.first(), 3 * (3 * 1 + 5) + 7);
   CUDA_OK(cudaDeviceSynchronize());
   for (int i = 0; i < 2; ++i) cache.erase(key("nothing"));
   EXPECT_EQ(hostrt::calls("cudaLibraryUnload"), unloaded + 1);

@@ -6,14 +6,10 @@
 #include <cstring>
 #include <optional>
 #include <random>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "graph_support.h"
-#include "graphcache/graphcache.h"
-#include "kernels.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {
@@ -275,34 +271,6 @@ TEST_F(WriteTest, AWarmedKeyHasTheRunsValue) {
   EXPECT_EQ(memory.first(), 8);
 }
 
-TEST_F(WriteTest, AStepWritesEachValue) {
-  Cache cache;
-  DeviceBuffer<int> memory(1);
-  auto step = cache.prepare(key("k"), [&](Recorder& rec, Slot<int> v) { rec.write(memory.get(), v); });
-  for (const int value : {5, 5, 6, -7}) {
-    ASSERT_TRUE(step.run(stream, params(value)).ok());
-    EXPECT_EQ(memory.first(), value);
-  }
-}
-
-// The inner run's values are not the outer run's, so the outer one is direct.
-TEST_F(WriteTest, InnerRunsValuesAreTheRuns) {
-  DeviceBuffer<int> data(1, 1), memory(1);
-  Cache outer, inner;
-  unsigned wanted = 1;
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_RUN(kEager, outer.run(key("with values"), stream, [&](cudaStream_t on) {
-      const auto outcome = inner.run(key("inner"), on, params(i), [&](Recorder& rec, Slot<int> v) {
-        rec.write(memory.get(), v);
-        rec.launch(blend_in, {1, 1}, data.get(), memory.get(), 1, 3);
-      });
-      return outcome.status();
-    }));
-    wanted = blended(wanted, 3, i);
-    EXPECT_EQ(static_cast<unsigned>(data.first()), wanted);
-  }
-}
-
 // That graph may outlive the cache, and the kernel of the write does not.
 TEST_F(WriteTest, AForeignCaptureIsRefused) {
   Cache cache({.inline_in_foreign_capture = true});
@@ -316,12 +284,9 @@ TEST_F(WriteTest, AForeignCaptureIsRefused) {
   CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   EXPECT_RUN(kInlined, run(false));
   EXPECT_ERROR(kFailedPrecondition, run(true), "Recorder::write");
-  cudaGraph_t graph = nullptr;
-  CUDA_OK(cudaStreamEndCapture(stream, &graph));
-  launch_once(graph, stream);
+  launch_captured(stream);
   EXPECT_EQ(memory.first(), 3);
   EXPECT_EQ(data.first(), 3 + 8);
-  CUDA_OK(cudaGraphDestroy(graph));
   EXPECT_RUN(kInstantiated, run(true));
   EXPECT_EQ(memory.first(), 8);
 }
@@ -346,19 +311,6 @@ TEST_F(WriteTest, TheCodeOfAnInnerRunsCacheLivesAsLongAsTheOuterGraph) {
   EXPECT_RUN(kPatched, run(5));
   EXPECT_EQ(first.first(), 5);
   EXPECT_EQ(second.first(), 5);
-}
-
-TEST_F(WriteTest, ASlotOfAnotherRunIsAMistake) {
-  Cache cache;
-  DeviceBuffer<int> memory(1, 3);
-  std::optional<Slot<int>> stale;
-  EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, params(4), [&](Recorder& rec, Slot<int> v) {
-    stale = v;
-    rec.write(memory.get(), v);
-  }));
-  EXPECT_FAILURE(kInvalidArgument, cache.run(key("other"), stream, params(5),
-                                             [&](Recorder& rec, Slot<int>) { rec.write(memory.get(), *stale); }));
-  EXPECT_EQ(memory.first(), 4);
 }
 
 // ---- Siblings -------------------------------------------------------------------------------------------------------
@@ -393,8 +345,9 @@ class SharedWriteTest : public WriteTest {
   int calls = 0;
 };
 
-TEST_F(SharedWriteTest, MembersShareAnExecutableAndAreNotCapturedAgain) {
-  for (const Sharing sharing : {Sharing::kAuto, Sharing::kUpdates, Sharing::kUpdatesAcross, Sharing::kTable}) {
+TEST_F(SharedWriteTest, MembersOfOneExecutableAreNotCapturedAgain) {
+  for (const Sharing sharing :
+       {Sharing::kAuto, Sharing::kNever, Sharing::kUpdates, Sharing::kUpdatesAcross, Sharing::kTable}) {
     for (const Patching patching : {Patching::kPerNode, Patching::kDeviceUpdated}) {
       SCOPED_TRACE(testing::Message() << static_cast<int>(sharing) << ", " << static_cast<int>(patching));
       calls = 0;
@@ -416,21 +369,6 @@ TEST_F(SharedWriteTest, MembersShareAnExecutableAndAreNotCapturedAgain) {
       }
     }
   }
-}
-
-TEST_F(SharedWriteTest, WithoutSharingAnEvictedMemberIsRestoredWithoutACallOfFn) {
-  Cache cache(unshared(1));
-  expect_right(cache, {0, 1});
-  EXPECT_EQ(calls, 2);
-  for (int i = 0; i < 4; ++i) {
-    const unsigned wanted = blended(static_cast<unsigned>(data.first()), 3 + i % 2, 50 + i);
-    EXPECT_RUN(kRestored, run(cache, i % 2, 50 + i));
-    EXPECT_EQ(static_cast<unsigned>(data.first()), wanted);
-    EXPECT_EQ(memory.read()[static_cast<std::size_t>(i % 2)], 50 + i);
-  }
-  EXPECT_EQ(calls, 2);
-  EXPECT_EQ(cache.stats().captures, 2u);
-  EXPECT_EQ(cache.stats().evictions, 5u);
 }
 
 TEST_F(SharedWriteTest, MembersOfTwoStreamsAreCapturedOnceEach) {

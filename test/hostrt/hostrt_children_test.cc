@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <set>
 
-#include "graphcache/hostrt.h"
 #include "hostrt_objects.h"
 
 namespace graphcache::test {
@@ -57,12 +56,6 @@ TEST_F(HostrtObjects, AnUpdateReachesIntoChildrenOrAppliesNothing) {
   GIVES(cudaErrorGraphExecUpdateFailure,
         update(executable, with_child({1}, with_child({2}, capture_values({3, 4})), {5})));
   EXPECT_EQ(cudaGraphExecUpdateErrorTopologyChanged, info_.result);
-  EXPECT_EQ(nullptr, info_.errorNode);
-  const cudaGraph_t fill = capture([&] { EXPECT_EQ(cudaSuccess, cudaMemsetAsync(log_, 0, 4, stream_)); });
-  const cudaGraph_t changed = with_child({1}, with_child({2}, fill), {5});
-  GIVES(cudaErrorGraphExecUpdateFailure, update(executable, changed));
-  EXPECT_EQ(cudaGraphExecUpdateErrorNodeTypeChanged, info_.result);
-  EXPECT_EQ(nodes_of(embedded(nodes_of(embedded(nodes_of(changed)[1]))[1]))[0], info_.errorNode);
   EXPECT_EQ(Values({5, 6, 7, 8}), launched(executable));
 }
 

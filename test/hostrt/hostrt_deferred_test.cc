@@ -12,7 +12,6 @@
 #include <thread>
 #include <vector>
 
-#include "graphcache/hostrt.h"
 #include "hostrt_support.h"
 
 namespace graphcache::test {

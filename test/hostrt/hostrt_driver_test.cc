@@ -15,7 +15,6 @@
 
 #include "conditional/condition.h"
 #include "graph/setter.h"
-#include "graphcache/hostrt.h"
 #include "hostrt_support.h"
 
 namespace graphcache::test {

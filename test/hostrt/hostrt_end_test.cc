@@ -16,7 +16,6 @@
 
 #include "forced_ways.h"
 #include "graphcache/graphcache.h"
-#include "graphcache/hostrt.h"
 #include "hostrt_misuse.h"
 
 namespace graphcache::test {

@@ -6,7 +6,6 @@
 #include <map>
 #include <string>
 
-#include "graphcache/hostrt.h"
 #include "hostrt_support.h"
 
 namespace graphcache::test {

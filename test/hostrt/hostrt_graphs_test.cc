@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "graphcache/hostrt.h"
 #include "hostrt_support.h"
 
 namespace graphcache::test {

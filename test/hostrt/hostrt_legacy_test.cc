@@ -9,7 +9,6 @@
 #include <set>
 #include <thread>
 
-#include "graphcache/hostrt.h"
 #include "hostrt_support.h"
 
 namespace graphcache::test {
@@ -223,21 +222,6 @@ TEST_F(HostrtLegacy, BesideACaptureOfABlockingStreamEveryUseFailsAndBreaksTheCap
     EXPECT_EQ(fine, beside_capture(stream_, cudaStreamCaptureModeThreadLocal, [&] { return on_another_thread(use); }));
   }
   EXPECT_EQ(0u, hostrt::misuses());
-}
-
-TEST_F(HostrtLegacy, AskingWhetherItCapturesBreaksNothing) {
-  const auto ask = [] {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    const cudaError_t error = cudaStreamIsCapturing(cudaStreamLegacy, &status);
-    EXPECT_EQ(cudaStreamCaptureStatusNone, status);
-    return error;
-  };
-  EXPECT_EQ((Outcome{cudaErrorStreamCaptureImplicit, cudaStreamCaptureStatusActive}),
-            beside_capture(blocking_, cudaStreamCaptureModeGlobal, ask));
-  EXPECT_EQ((Outcome{cudaSuccess, cudaStreamCaptureStatusActive}),
-            beside_capture(stream_, cudaStreamCaptureModeGlobal, ask));
-  OK(ask());
-  GIVES(cudaErrorStreamCaptureUnsupported, cudaStreamBeginCapture(cudaStreamLegacy, cudaStreamCaptureModeRelaxed));
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 #include <fstream>
 #include <vector>
 
-#include "graphcache/hostrt.h"
 #include "hostrt_misuse.h"
 
 #if defined(__SANITIZE_ADDRESS__)

@@ -56,6 +56,33 @@ class HostrtMisuse : public HostrtSumTest {
     }
   }
   void expect_no_misuse() { EXPECT_EQ(expected_misuses_, hostrt::misuses()) << hostrt::last_misuse(); }
+
+  // Calls for two threads. Their objects exist before they begin.
+  using Work = std::function<void()>;
+  static Work instantiates(cudaGraph_t graph) {
+    return [graph] { instantiate(graph); };
+  }
+  static Work launches(cudaGraphExec_t executable, cudaStream_t stream) {
+    return [executable, stream] { GIVES(cudaSuccess, cudaGraphLaunch(executable, stream)); };
+  }
+  static Work lists(cudaGraph_t graph) {
+    return [graph] {
+      std::size_t count = 0;
+      GIVES(cudaSuccess, cudaGraphGetNodes(graph, nullptr, &count));
+    };
+  }
+  static Work asks(cudaGraphNode_t node) {
+    return [node] {
+      cudaGraphNodeType type;
+      GIVES(cudaSuccess, cudaGraphNodeGetType(node, &type));
+    };
+  }
+  static Work updates(cudaGraphExec_t executable, cudaGraph_t graph) {
+    return [executable, graph] {
+      cudaGraphExecUpdateResultInfo info = {};
+      GIVES(cudaSuccess, cudaGraphExecUpdate(executable, graph, &info));
+    };
+  }
 };
 
 // Makes two calls overlap: both have begun before either can continue, because a host function blocks them.

@@ -8,15 +8,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
-
-#include "graphcache/hostrt.h"
 
 namespace graphcache::test {
 namespace {
@@ -214,33 +210,20 @@ TEST_F(HostrtMisuse, TwoThreadsMustNotUseOneGraphObject) {
   const cudaGraphNode_t node = nodes_of(graph)[0];
   const cudaGraphExec_t executable = instantiate(graph);
   const cudaGraphExec_t second = instantiate(graph);
-  const cudaStream_t other = new_stream();
-  std::size_t count = 0;
-  cudaGraphNodeType type;
   cudaKernelNodeParams params = {};
-  cudaGraphExecUpdateResultInfo info = {};
-  cudaGraphExec_t made[2] = {};
-  const std::function<void()> launches = [&] { GIVES(cudaSuccess, cudaGraphLaunch(executable, stream_)); };
-  const std::function<void()> launches_elsewhere = [&] { GIVES(cudaSuccess, cudaGraphLaunch(executable, other)); };
-  const std::function<void()> patches = [&] { GIVES(cudaSuccess, patch(executable, node)); };
-  const std::function<void()> patches_second = [&] { GIVES(cudaSuccess, patch(second, node)); };
-  const std::function<void()> updates = [&] { GIVES(cudaSuccess, cudaGraphExecUpdate(second, graph, &info)); };
-  const std::function<void()> lists = [&] { GIVES(cudaSuccess, cudaGraphGetNodes(graph, nullptr, &count)); };
-  const std::function<void()> reads = [&] { GIVES(cudaSuccess, cudaGraphKernelNodeGetParams(node, &params)); };
-  const std::function<void()> asks = [&] { GIVES(cudaSuccess, cudaGraphNodeGetType(node, &type)); };
-  const std::function<void()> makes = [&] { GIVES(cudaSuccess, cudaGraphInstantiate(&made[0], graph, 0)); };
-  const std::function<void()> makes_too = [&] { GIVES(cudaSuccess, cudaGraphInstantiate(&made[1], graph, 0)); };
+  const Work patches = [&] { GIVES(cudaSuccess, patch(executable, node)); };
+  const Work patches_second = [&] { GIVES(cudaSuccess, patch(second, node)); };
+  const Work reads = [&] { GIVES(cudaSuccess, cudaGraphKernelNodeGetParams(node, &params)); };
   const struct {
-    const std::function<void()>& a;
-    const std::function<void()>& b;
+    Work a, b;
     const char* what;
   } cases[] = {
-      {launches, launches_elsewhere, "executable graph"},
-      {launches, patches, "executable graph"},
-      {makes, makes_too, "graph"},
-      {updates, lists, "graph"},
-      {lists, reads, "graph"},
-      {reads, asks, "graph"},
+      {launches(executable, stream_), launches(executable, new_stream()), "executable graph"},
+      {launches(executable, stream_), patches, "executable graph"},
+      {instantiates(graph), instantiates(graph), "graph"},
+      {updates(second, graph), lists(graph), "graph"},
+      {lists(graph), reads, "graph"},
+      {reads, asks(node), "graph"},
       {patches_second, patches, "graph"},
       {patches_second, reads, "graph"},
   };
@@ -259,21 +242,11 @@ TEST_F(HostrtMisuse, TwoThreadsMayUseDifferentObjects) {
   const cudaGraphNode_t node = nodes_of(another)[0];
   const cudaGraphExec_t executable = instantiate(graph);
   const cudaGraphExec_t second = instantiate(graph);
-  const cudaEvent_t event = new_event();
-  cudaGraphNodeType type;
-  cudaGraphExec_t made[2] = {};
-  const Overlap launches(
-      stream_, [&] { GIVES(cudaSuccess, cudaGraphLaunch(executable, stream_)); },
-      [&] { GIVES(cudaSuccess, cudaGraphLaunch(second, stream_)); });
-  const Overlap instantiations(
-      stream_, [&] { GIVES(cudaSuccess, cudaGraphInstantiate(&made[0], graph, 0)); },
-      [&] { GIVES(cudaSuccess, cudaGraphInstantiate(&made[1], another, 0)); });
-  const Overlap mixed(
-      stream_, [&] { GIVES(cudaSuccess, cudaGraphNodeGetType(node, &type)); },
-      [&] { GIVES(cudaSuccess, cudaGraphLaunch(executable, stream_)); });
-  const Overlap streams(
-      stream_, [&] { GIVES(cudaSuccess, cudaEventRecord(event, stream_)); },
-      [&] { GIVES(cudaSuccess, cudaEventRecord(event, stream_)); });
+  const Work records = [this, event = new_event()] { GIVES(cudaSuccess, cudaEventRecord(event, stream_)); };
+  const Overlap launching(stream_, launches(executable, stream_), launches(second, stream_));
+  const Overlap instantiating(stream_, instantiates(graph), instantiates(another));
+  const Overlap mixed(stream_, asks(node), launches(executable, stream_));
+  const Overlap streams(stream_, records, records);
   expect_no_misuse();
   EXPECT_EQ(3, sum_);
 }

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <set>
 
-#include "graphcache/hostrt.h"
 #include "hostrt_objects.h"
 
 namespace graphcache::test {

@@ -5,8 +5,6 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include "graphcache/hostrt.h"
-
 namespace graphcache::test {
 namespace {
 
@@ -69,20 +67,6 @@ TEST_F(HostrtObjects, ADestructorThatCallsTheRuntimeIsRefused) {
   ++expected_misuses_;
   EXPECT_EQ(expected_misuses_, hostrt::misuses());
   GIVES(cudaErrorNotPermitted, cudaGetLastError());
-}
-
-TEST_F(HostrtObjects, AGraphKeepsItsObjectsForItsClonesAndExecutables) {
-  const cudaGraph_t graph = capture_values({1});
-  give_object(graph);
-  const cudaGraph_t clone = clone_of(graph);
-  OK(cudaGraphDestroy(graph));
-  EXPECT_EQ(0, destroyed_);
-  const cudaGraphExec_t executable = instantiate(clone);
-  OK(cudaGraphDestroy(clone));
-  EXPECT_EQ(0, destroyed_);
-  OK(cudaGraphExecDestroy(executable));
-  EXPECT_EQ(1, destroyed_);
-  EXPECT_EQ(before_, hostrt::ledger());
 }
 
 TEST_F(HostrtObjects, AnInvalidatedCaptureReleasesItsObjects) {

@@ -6,10 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
-#include <functional>
 #include <vector>
 
-#include "graphcache/hostrt.h"
 #include "hostrt_misuse.h"
 
 namespace graphcache::test {
@@ -18,8 +16,6 @@ namespace {
 using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
-
-using Work = std::function<void()>;
 
 class HostrtRelatives : public HostrtMisuse {
  protected:
@@ -33,7 +29,6 @@ class HostrtRelatives : public HostrtMisuse {
     return made;
   }
 
-  // Calls whose objects exist before they begin.
   static Work clones(cudaGraph_t graph) {
     return [graph] { clone_of(graph); };
   }
@@ -43,9 +38,6 @@ class HostrtRelatives : public HostrtMisuse {
   static Work destroys(cudaGraphExec_t executable) {
     return [executable] { GIVES(cudaSuccess, cudaGraphExecDestroy(executable)); };
   }
-  static Work instantiates(cudaGraph_t graph) {
-    return [graph] { instantiate(graph); };
-  }
   static Work instantiates_with_flags(cudaGraph_t graph) {
     return [graph] {
       cudaGraphExec_t made = nullptr;
@@ -54,18 +46,6 @@ class HostrtRelatives : public HostrtMisuse {
   }
   static Work adds(cudaGraph_t child) {
     return [child, parent = empty_graph()] { add(child, parent); };
-  }
-  static Work lists(cudaGraph_t graph) {
-    return [graph] {
-      std::size_t count = 0;
-      GIVES(cudaSuccess, cudaGraphGetNodes(graph, nullptr, &count));
-    };
-  }
-  static Work updates(cudaGraphExec_t executable, cudaGraph_t graph) {
-    return [executable, graph] {
-      cudaGraphExecUpdateResultInfo info = {};
-      GIVES(cudaSuccess, cudaGraphExecUpdate(executable, graph, &info));
-    };
   }
 
   struct Pair {

@@ -8,7 +8,6 @@
 #include <string>
 #include <thread>
 
-#include "graphcache/hostrt.h"
 #include "hostrt_support.h"
 
 namespace graphcache::test {

@@ -12,7 +12,6 @@
 #include <thread>
 
 #include "exec/updater.h"
-#include "graphcache/hostrt.h"
 #include "hostrt_support.h"
 
 namespace graphcache::test {

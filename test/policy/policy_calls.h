@@ -102,6 +102,11 @@ class PolicyCalls : public testing::Test {
   // A run that is not a hit, and one that is, which is not reported.
   void use(KeyId key) { policy().used(key, uses_[key] = {++epoch_, ++tick_}); }
   void hit(KeyId key) { uses_[key] = {epoch_, ++tick_}; }
+  // The key's first run, up to its decision.
+  void use(KeyId key, const GraphFacts& facts) {
+    use(key);
+    capture(key, facts);
+  }
 
   void capture(KeyId key, const GraphFacts& facts) {
     if (captured_.insert(key).second) policy().captured(key, facts);
@@ -149,8 +154,7 @@ class PolicyCalls : public testing::Test {
   KeyId candidate(KeyId key) { return policy().candidate(key, view()); }
   // At the key's first run.
   KeyId candidate(KeyId key, const GraphFacts& facts) {
-    use(key);
-    capture(key, facts);
+    use(key, facts);
     return candidate(key);
   }
   KeyId victim() { return policy().victim(kNoKey, view()); }
@@ -164,15 +168,13 @@ class PolicyCalls : public testing::Test {
   }
   // By its first run.
   Keys to_read(KeyId key, const GraphFacts& facts) {
-    use(key);
-    capture(key, facts);
+    use(key, facts);
     return to_read(key);
   }
 
   // Each set is new to its table.
   Plan plan(KeyId key, const GraphFacts& facts) {
-    use(key);
-    capture(key, facts);
+    use(key, facts);
     return plan(key);
   }
   Plan plan(KeyId key) {

@@ -5,9 +5,6 @@
 
 #include <cstddef>
 
-#include "policy/policy.h"
-#include "policy_checker.h"
-
 namespace graphcache {
 namespace {
 
@@ -192,8 +189,7 @@ TEST_F(PolicyCallsTest, ALenderThatIsPinnedBeforeThePlanLendsNothing) {
     set_limits({.share = share, .max_executables = 2});
     run(0, graph(1));
     run(1, graph(2));
-    use(2);
-    capture(2, graph(1));
+    use(2, graph(1));
     const Offer offer{.lender = candidate(2)};
     EXPECT_EQ(offer.lender, 0u);
     pin(0);
@@ -322,8 +318,7 @@ TEST_F(PolicyCallsTest, TheLastKeyTakesItsFamilyAlongIfItMovesOrIsForgotten) {
 }
 
 TEST_F(PolicyCallsTest, AnUnreadKeyIsReadOnTheStreamThatItHasMovedTo) {
-  use(0);
-  capture(0, unread());
+  use(0, unread());
   move(0, 2);
   EXPECT_EQ(policy().family(0), 0u);
   policy().described(0, on(9, graph(1)));
@@ -413,8 +408,7 @@ TEST_F(PolicyCallsTest, ASearchMovesAtMost256) {
 TEST_F(PolicyCallsTest, APlanQueriesOnlyTheKeysThatItEvicts) {
   set_limits({.max_executables = 1000, .max_device_bytes = 1'000'000});
   for (KeyId key = 0; key < 1000; ++key) run(key, graph(key + 1));
-  use(1000);
-  capture(1000, with_bytes(500'000, graph(1001)));
+  use(1000, with_bytes(500'000, graph(1001)));
   std::size_t asked = 0;
   const auto counts = [&](KeyId) { return ++asked != 0; };
   EXPECT_EQ(policy().plan(1000, {}, {counts}).evict.size(), 500u);

@@ -10,8 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include "graphcache/graphcache.h"
-#include "graphcache/hostrt.h"
 #include "policy_sequences.h"
 #include "size.h"
 

@@ -5,9 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "policy/policy.h"
 #include "policy_calls.h"
-#include "policy_checker.h"
 
 namespace graphcache {
 namespace {
@@ -76,8 +74,7 @@ TEST_F(PolicyPlansTest, AKeyHasRoomIfAnotherCanLeave) {
 TEST_F(PolicyPlansTest, APlanAheadOnlyTakesRoom) {
   set_limits({.max_executables = 2});
   for (KeyId key = 0; key < 3; ++key) {
-    use(key);
-    capture(key, graph(key));
+    use(key, graph(key));
     const Plan ahead = policy().plan(key, {}, {[](KeyId) { return false; }});
     EXPECT_PLAN(key < 2 ? "1: own" : "direct", ahead);
     policy().done(key, ahead);
@@ -125,15 +122,6 @@ TEST_F(PolicyPlansTest, TheSiblingThatHasNotRunForLongestLends) {
   EXPECT_PLAN("2: borrow 3", run(0, graph(1)));
 }
 
-TEST_F(PolicyPlansTest, OnlySiblingsOfOneStreamLend) {
-  set_limits({.max_executables = 2});
-  run(0, on(2, graph(1)));
-  run(1, graph(2));
-  EXPECT_EQ(candidate(2, graph(1)), kNoKey);
-  move(2, 2);
-  EXPECT_EQ(candidate(2), 0u);
-}
-
 TEST_F(PolicyPlansTest, TheTableOfTheClassLendsWhateverItsUpdateWouldCost) {
   price(kDear);
   fill({.max_executables = 5});
@@ -162,8 +150,7 @@ TEST_F(PolicyPlansTest, TheTableOfTheClassLendsWhateverItsUpdateWouldCost) {
 
 TEST_F(PolicyPlansTest, APinnedKeyBorrowsNothing) {
   fill({.max_executables = 5});
-  use(3);
-  capture(3, graph(1));
+  use(3, graph(1));
   pin(3);
   EXPECT_EQ(candidate(3), kNoKey);
   EXPECT_PLAN("3: borrow 0", plan(3)) << "but takes what would be evicted";
@@ -410,8 +397,7 @@ TEST_F(PolicyPlansTest, ATableNeedsTheLeastRecentlyUsedOne) {
   EXPECT_PLAN("3: borrow 0", plan(3, of_class(graph(1), 2))) << "of another class";
   EXPECT_PLAN("3: borrow 0", plan(4, on(2, of_class(graph(1))))) << "of another stream";
   EXPECT_PLAN("3: borrow 0", plan(5, graph(1))) << "the key has no class";
-  use(6);
-  capture(6, of_class(graph(1)));
+  use(6, of_class(graph(1)));
   EXPECT_PLAN("3: table, evict 0", plan(6));
   EXPECT_PLAN("3: borrow 0", policy().plan(6, {}, view())) << "it was not offered";
   EXPECT_PLAN("3: borrow 0", policy().plan(6, {.lender = 1, .update = kDear}, view())) << "another one was";
@@ -457,10 +443,7 @@ TEST_F(PolicyPlansTest, ATableWhoseSetsWouldTakeTooMuchIsNotMade) {
   }
   for (const auto& [bytes, text] : {std::pair(78u, "3: table, evict 0"), std::pair(79u, "3: borrow 0")}) {
     fill({.max_executables = 5});
-    for (KeyId key = 100; key < 200; ++key) {
-      use(key);
-      capture(key, of_class(graph(1)));
-    }
+    for (KeyId key = 100; key < 200; ++key) use(key, of_class(graph(1)));
     EXPECT_PLAN(text, run(3, with_set_bytes(bytes, of_class(graph(1))))) << "of many members";
   }
   for (const auto& [bytes, text] : {std::pair(499u, "2: table, evict 0"), std::pair(500u, "2: borrow 0")}) {
@@ -580,8 +563,7 @@ TEST_F(PolicyPlansTest, TablesAreForbidden) {
 TEST_F(PolicyPlansTest, KeysOfDifferentStreamsAreMadeSiblings) {
   set_limits({.share = Share::kAlways, .mechanisms = {.across_streams = true}});
   run(0, graph(1));
-  use(1);
-  capture(1, graph(1));
+  use(1, graph(1));
   move(1, 2);
   EXPECT_EQ(policy().family(1), policy().family(0));
   EXPECT_PLAN("2: borrow 0", run(1, graph(1)));
@@ -610,8 +592,7 @@ TEST_F(PolicyPlansTest, AFullCacheReadsTheKeyAndOneOther) {
     for (KeyId key = 0; key < 12; ++key) run(key, unread());
     hit(0);
     for (KeyId key = 12; key < 16; ++key) {
-      use(key);
-      capture(key, unread());
+      use(key, unread());
       const KeyId oldest = key - 11;
       EXPECT_EQ(to_read(key), (Keys{oldest, key})) << "the least recently used one";
       read(oldest);
@@ -645,8 +626,7 @@ TEST_F(PolicyPlansTest, OnlyExecutablesThatCouldBeLentAreRead) {
 TEST_F(PolicyPlansTest, AKeyIsReadAgainOnceItIsCapturedAgain) {
   set_limits({.max_executables = 1});
   run(0, unread());
-  use(1);
-  capture(1, unread());
+  use(1, unread());
   policy().described(1, graph(1));
   EXPECT_EQ(to_read(1), Keys{0});
   forget(1);

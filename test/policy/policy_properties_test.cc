@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "policy/policy.h"
 #include "policy_checker.h"
 #include "size.h"
 

@@ -7,8 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "graphcache/graphcache.h"
-#include "graphcache/hostrt.h"
 #include "kernels.h"
 #include "policy_work.h"
 
@@ -52,21 +50,6 @@ TEST_F(PolicyTest, HalfOfTheBudgetIsPatchedByTheHost) {
   EXPECT_EQ(data.first(), wanted);
 }
 
-TEST_F(PolicyTest, PinnedExecutableIsNotEvicted) {
-  Bench<> bench(at_most(2));
-  EXPECT_RUN(kInstantiated, bench.go(lone(1)));
-  EXPECT_RUN(kInstantiated, bench.go(lone(2)));
-  bench.cache.pin(lone(1).key);
-  EXPECT_RUN(kInstantiated, bench.go(lone(3)));
-  EXPECT_FALSE(entry_of(bench, lone(2)).live);
-  EXPECT_RUN(kReplayed, bench.go(lone(1)));
-  EXPECT_RUN(kRestored, bench.go(lone(2)));
-  bench.cache.unpin(lone(1).key);
-  EXPECT_RUN(kRestored, bench.go(lone(3)));
-  EXPECT_FALSE(entry_of(bench, lone(1)).live);
-  EXPECT_EQ(bench.cache.stats().evictions, 3u);
-}
-
 TEST_F(PolicyTest, KeysRunDirectlyAndKeepTheirTemplatesWhileAllIsPinned) {
   const std::vector<Spec> f = family(Profile::kValues, 2, 2);
   for (const auto& [other, back] : {std::pair(lone(3), Outcome::kRestored), std::pair(f[1], Outcome::kSwitched)}) {
@@ -106,18 +89,6 @@ TEST_F(PolicyTest, PinnedKeyNeitherRentsNorLends) {
   EXPECT_EQ(bench.cache.stats().live_executables, 3u);
   EXPECT_TRUE(bench.cache.unpin(f[0].key));
   EXPECT_FALSE(entry_of(bench, f[0]).pinned);
-}
-
-TEST_F(PolicyTest, PinnedKeyTakesTheExecutableThatWouldBeEvicted) {
-  const std::vector<Spec> f = family(Profile::kValues, 2, 2);
-  Bench<> bench(at_most(1));
-  EXPECT_RUN(kInstantiated, bench.go(f[0]));
-  EXPECT_RUN(kUpdated, bench.go(f[1]));
-  bench.cache.pin(f[0].key);
-  EXPECT_RUN(kSwitched, bench.go(f[0]));
-  EXPECT_RUN(kEager, bench.go(f[1]));
-  EXPECT_EQ(bench.cache.stats().instantiations, 1u);
-  EXPECT_EQ(bench.cache.stats().evictions, 0u);
 }
 
 // ---- Budgets and sharing --------------------------------------------------------------------------------------------

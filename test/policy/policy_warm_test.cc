@@ -7,8 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "graphcache/graphcache.h"
-#include "graphcache/hostrt.h"
 #include "policy_work.h"
 
 namespace graphcache::test {
@@ -36,17 +34,6 @@ TEST_F(PolicyTest, AnyNumberOfKeysIsWarmedWithoutEvictions) {
     EXPECT_EQ(bench.calls, 10);
     EXPECT_EQ(bench.cache.stats().hits(), 13u);
   }
-}
-
-TEST_F(PolicyTest, WarmNeedsNotTheValuesOfTheRun) {
-  Node node;
-  node.value_slot = 0;
-  const Spec which = spec("varying", {node, Node()});
-  Bench<> bench;
-  EXPECT_SUCCESS(bench.warm(which, {1, 0}));
-  EXPECT_RUN(kPatched, bench.go(which, {2, 0}));
-  EXPECT_RUN(kReplayed, bench.go(which, {2, 0}));
-  EXPECT_EQ(bench.calls, 1);
 }
 
 TEST_F(PolicyTest, WarmReturnsTheErrorAndLeavesNothingHalfDone) {

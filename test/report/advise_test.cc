@@ -9,9 +9,6 @@
 #include "advice_support.h"
 #include "graph/template.h"
 #include "graphcache/advice.h"
-#include "graphcache/graphcache.h"
-#include "kernels.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {

@@ -4,10 +4,7 @@
 #include <string>
 
 #include "cache_support.h"
-#include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
-#include "kernels.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {

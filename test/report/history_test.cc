@@ -17,10 +17,7 @@
 
 #include "advice_support.h"
 #include "graphcache/advice.h"
-#include "graphcache/graphcache.h"
-#include "kernels.h"
 #include "runs/threads_support.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {

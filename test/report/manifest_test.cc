@@ -3,7 +3,6 @@
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_replace.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -18,11 +17,8 @@
 #include <vector>
 
 #include "cache_support.h"
-#include "graphcache/graphcache.h"
-#include "kernels.h"
 #include "report/manifest_text.h"
 #include "siphash.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {

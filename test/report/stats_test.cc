@@ -69,16 +69,6 @@ TEST(StatsTest, RatesCountHitsMissesAndEagerRuns) {
   EXPECT_DOUBLE_EQ(stats.graph_rate(), 0.5);
 }
 
-TEST(StatsTest, CountersAreReadByName) {
-  const Stats stats = example();
-  EXPECT_EQ(stats.outcome(Outcome::kReplayed), 100u);
-  EXPECT_EQ(stats.outcome(Outcome::kRestored), 103u);
-  EXPECT_EQ(stats.outcome(Outcome::kInlined), 107u);
-  EXPECT_EQ(stats.refused(UpdateRefusal::kTopology), 400u);
-  EXPECT_EQ(stats.refused(UpdateRefusal::kOther), 406u);
-  EXPECT_EQ(stats.eager(EagerReason::kDisabled), 200u);
-}
-
 // All of an enumeration's values have different names, and no other value has one.
 template <class Enum>
 void expect_names(std::size_t count, const std::map<Enum, std::string>& known) {

@@ -88,6 +88,16 @@ inline void fail_in(cudaStream_t stream) { launch(fault, 1, 1, stream); }
   std::_Exit(result.Failed() ? 1 : 0);
 }
 
+// Runs what loses the context in a process of its own.
+inline void in_own_process(const Body& body) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto run = [&] {
+    body();
+    leave();
+  };
+  EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
+}
+
 class RuntimeRules : public testing::Test {
  protected:
   void SetUp() override {

@@ -80,8 +80,7 @@ TEST_F(Fact31, FailuresOfCapturesAndUpdatesLatchToo) {
 }
 
 TEST_F(Fact32, AFaultIsEveryonesErrorForEver) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const auto faulty = [this] {
+  in_own_process([this] {
     const cudaGraph_t graph = capture([this] { OK(put(1, stream_)); }), same = capture([this] { OK(put(2, stream_)); });
     const cudaGraphExec_t executable = instantiate(graph);
     fail_in(stream_);
@@ -127,14 +126,11 @@ TEST_F(Fact32, AFaultIsEveryonesErrorForEver) {
     GIVES(cudaSuccess, cudaGraphClone(&created, graph));
     GIVES(cudaSuccess, update(executable, same));
     GIVES(cudaErrorLaunchFailure, cudaGetLastError());  // of the last failed call
-    leave();
-  };
-  EXPECT_EXIT(faulty(), testing::ExitedWithCode(0), "");
+  });
 }
 
 TEST_F(Fact32, AfterAFaultGraphsCanBeDestroyedAndTheRestCannot) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const auto faulty = [this] {
+  in_own_process([this] {
     std::atomic<int> destroyed = 0;
     cudaUserObject_t object = nullptr;
     OK(cudaUserObjectCreate(&object, &destroyed, count_up, 1, cudaUserObjectNoDestructorSync));
@@ -151,14 +147,11 @@ TEST_F(Fact32, AfterAFaultGraphsCanBeDestroyedAndTheRestCannot) {
     GIVES(cudaErrorLaunchFailure, cudaEventDestroy(fork_));
     GIVES(cudaErrorLaunchFailure, cudaFree(device_));
     GIVES(cudaErrorLaunchFailure, cudaStreamDestroy(stream_));
-    leave();
-  };
-  EXPECT_EXIT(faulty(), testing::ExitedWithCode(0), "");
+  });
 }
 
 TEST_F(Fact33, AResetEndsTheContextAndTheNextCallBeginsAnother) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const auto reset = [this] {
+  in_own_process([this] {
     using CtxGetId = CUresult (*)(CUcontext context, unsigned long long* id);
     const auto id_of_context = reinterpret_cast<CtxGetId>(driver_function("cuCtxGetId"));
     ASSERT_NE(nullptr, id_of_context);
@@ -176,9 +169,7 @@ TEST_F(Fact33, AResetEndsTheContextAndTheNextCallBeginsAnother) {
     if (CUDART_VERSION >= 13000) {
       GIVES(cudaErrorInvalidResourceHandle, cudaStreamDestroy(stale));
     }
-    leave();
-  };
-  EXPECT_EXIT(reset(), testing::ExitedWithCode(0), "");
+  });
 }
 
 TEST_F(Fact33, InAForkedChildNothingWorks) {

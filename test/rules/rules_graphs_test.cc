@@ -128,12 +128,8 @@ TEST_F(RuntimeRules, TheDriverReportsTypesAndDependenciesLikeTheRuntime) {
   const cudaGraph_t graph = capture([&] {
     OK(put(1, stream_));
     OK(cudaMemsetAsync(device_, 0, 64, stream_));
-    OK(cudaEventRecord(fork_, stream_));
-    OK(cudaStreamWaitEvent(other_, fork_, 0));
-    OK(plus(1, other_));
-    OK(cudaMemcpyAsync(device_, device_ + 8, 4, cudaMemcpyDeviceToDevice, stream_));
-    OK(cudaEventRecord(join_, other_));
-    OK(cudaStreamWaitEvent(stream_, join_, 0));
+    fork_and_join([&] { OK(plus(1, other_)); },
+                  [&] { OK(cudaMemcpyAsync(device_, device_ + 8, 4, cudaMemcpyDeviceToDevice, stream_)); });
     OK(cudaLaunchHostFunc(
         stream_, [](void*) {}, nullptr));
     OK(cudaMallocAsync(&memory, 64, stream_));

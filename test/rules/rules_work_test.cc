@@ -67,17 +67,14 @@ TEST_F(RuntimeRules, WorkRunsOnTheDeviceOfItsStream) {
     OK(cudaMemcpyAsync(number + 2, number, sizeof own, cudaMemcpyDeviceToDevice, stream_));
     OK(cudaSetDevice(0));
   };
-  clear();
-  enqueue();
-  EXPECT_EQ(own, read<Number>());
-  EXPECT_EQ(7u, read<Number>(1));
-  EXPECT_EQ(own, read<Number>(2));
   const cudaGraphExec_t executable = instantiate(capture(enqueue));
-  clear();
-  OK(cudaGraphLaunch(executable, stream_));
-  EXPECT_EQ(own, read<Number>());
-  EXPECT_EQ(7u, read<Number>(1));
-  EXPECT_EQ(own, read<Number>(2));
+  for (const Body& work : {Body(enqueue), Body([&] { OK(cudaGraphLaunch(executable, stream_)); })}) {
+    clear();
+    work();
+    EXPECT_EQ(own, read<Number>());
+    EXPECT_EQ(7u, read<Number>(1));
+    EXPECT_EQ(own, read<Number>(2));
+  }
 }
 
 TEST_F(RuntimeRules, AStreamKeepsTheOrder) {

@@ -18,10 +18,7 @@
 
 #include "../../demo/cublas.h"
 #include "cuda/compat.h"
-#include "graphcache/graphcache.h"
-#include "support.h"
 #include "update_answers.h"
-#include "update_kernels.h"
 
 namespace graphcache::test {
 namespace {

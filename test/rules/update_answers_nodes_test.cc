@@ -14,9 +14,7 @@
 #include <vector>
 
 #include "cuda/compat.h"
-#include "support.h"
 #include "update_answers.h"
-#include "update_kernels.h"
 
 namespace graphcache::test {
 namespace {
@@ -144,12 +142,10 @@ TEST_F(UpdateAnswersOfOtherNodesTest, SetsMayMoveToMemoryOfAnotherKind) {
 TEST_F(UpdateAnswersOfOtherNodesTest, CopiesMayChangeAllButTheirKindAndTwoDimensions) {
   char* const p = memory.get();
   const DeviceBuffer<char> device(4096, 3), second(4096, 4);
-  char *pinned = nullptr, *other = nullptr, *managed = nullptr;
-  CUDA_OK(cudaMallocHost(reinterpret_cast<void**>(&pinned), 4096));
-  CUDA_OK(cudaMallocHost(reinterpret_cast<void**>(&other), 4096));
+  const PinnedBuffer<char> of_host(4096, 1), another_of_host(4096, 2);
+  const char *const pinned = of_host.get(), *const other = another_of_host.get();
+  char* managed = nullptr;
   CUDA_OK(cudaMallocManaged(reinterpret_cast<void**>(&managed), 4096, cudaMemAttachGlobal));
-  std::memset(pinned, 1, 4096);
-  std::memset(other, 2, 4096);
   std::memset(managed, 5, 4096);
   const std::vector<char> pageable(4096, 7);
   const auto copy = [&](const char* from, std::size_t bytes, cudaMemcpyKind kind) {
@@ -185,8 +181,6 @@ TEST_F(UpdateAnswersOfOtherNodesTest, CopiesMayChangeAllButTheirKindAndTwoDimens
   EXPECT_EQ(of_memory(copy_3d(device.get(), 32, 4), copy_3d(device.get(), 48, 4)), Answer::kRefusedParameters);
   EXPECT_EQ(of_memory(copy_3d(device.get(), 32, 4), copy_3d(device.get(), 32, 3)), Answer::kRefusedParameters);
   EXPECT_EQ(of_memory(copy_2d(device.get(), 32), copy_3d(device.get(), 32, 4)), Answer::kRefusedParameters);
-  CUDA_OK(cudaFreeHost(pinned));
-  CUDA_OK(cudaFreeHost(other));
   CUDA_OK(cudaFree(managed));
 }
 
@@ -224,14 +218,11 @@ TEST_F(UpdateAnswersOfOtherNodesTest, AnotherTopologyOfAChildIsRefused) {
     };
   };
   const Stream other;
-  const Event fork, join;
   const auto side_by_side = [&] {
-    CUDA_OK(cudaEventRecord(fork, stream));
-    CUDA_OK(cudaStreamWaitEvent(other, fork, 0));
+    let_follow(other, stream);
     set(0, 1, 64)();
     CUDA_OK(cudaMemsetAsync(memory.get() + 4096, 5, 64, other));
-    CUDA_OK(cudaEventRecord(join, other));
-    CUDA_OK(cudaStreamWaitEvent(stream, join, 0));
+    let_follow(stream, other);
   };
   EXPECT_EQ(of_memory(parent(set(0, 1, 64)), parent(two(4096))), Answer::kRefusedTopology);
   EXPECT_EQ(of_memory(parent(two(4096)), parent(set(0, 1, 64))), Answer::kRefusedTopology);

@@ -13,9 +13,6 @@
 #include <numeric>
 #include <vector>
 
-#include "support.h"
-#include "update_kernels.h"
-
 namespace graphcache::test {
 namespace {
 

@@ -52,9 +52,7 @@ class UserObjectsTest : public StreamTest {
 };
 
 TEST_F(UserObjectsTest, StayForLaunchesInFlightOfErasedKeys) {
-  Options options;
-  force(&options, Sharing::kUpdatesAcross);
-  Cache cache(options);
+  Cache cache(forced(Sharing::kUpdatesAcross));
   EXPECT_RUN(kInstantiated, run(cache, 0));
   EXPECT_RUN(kUpdated, run(cache, 1));
   EXPECT_RUN(kSwitched, run(cache, 0));
@@ -71,9 +69,7 @@ TEST_F(UserObjectsTest, StayForLaunchesInFlightOfErasedKeys) {
 }
 
 TEST_F(UserObjectsTest, StayForLaunchesInFlightOfForgottenKeys) {
-  Options options{.max_templates = 1};
-  force(&options, Sharing::kUpdatesAcross);
-  Cache cache(options);
+  Cache cache(forced(Sharing::kUpdatesAcross, {.max_templates = 1}));
   EXPECT_RUN(kInstantiated, run(cache, 0));
   EXPECT_RUN(kUpdated, run(cache, 1));  // 0 loses its executable and its template with its launch in flight
   EXPECT_EQ(cache.stats().forgotten, 1u);

@@ -4,17 +4,12 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
 
 #include "accounting_support.h"
 #include "graph/template.h"
-#include "graphcache/graphcache.h"
-#include "graphcache/hostrt.h"
-#include "kernels.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {
@@ -316,22 +311,6 @@ TEST_F(AccountingTest, EntryErasedDuringItsRunIsDestroyedByTheNextSlowRun) {
     cache.clear();
     expect_no_graphs();
   }
-}
-
-TEST_F(AccountingTest, CapturesThatFailLeaveNothing) {
-  Cache cache;
-  const auto run = [&](const char* name, const std::function<cudaError_t(cudaStream_t)>& end) {
-    return cache.run(key(name), *stream, [&](cudaStream_t s) {
-      (void)launch(add, kGrid, kBlock, s, data->get(), kSize, 1.0f);
-      return end(s);
-    });
-  };
-  EXPECT_THROW((void)run("throws", [](cudaStream_t) -> cudaError_t { throw 7; }), int);
-  expect_no_graphs();
-  EXPECT_FALSE(run("fails", [](cudaStream_t) { return cudaErrorUnknown; }).ok());
-  expect_no_graphs();
-  EXPECT_RUN(kEager, run("synchronizes", [](cudaStream_t s) { return cudaStreamSynchronize(s); }));
-  expect_no_graphs();
 }
 
 }  // namespace

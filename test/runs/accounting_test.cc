@@ -10,11 +10,7 @@
 #include <vector>
 
 #include "accounting_support.h"
-#include "graphcache/graphcache.h"
-#include "graphcache/hostrt.h"
 #include "graphcache/observe.h"
-#include "kernels.h"
-#include "support.h"
 
 namespace {
 std::atomic<std::uint64_t> allocations{0};

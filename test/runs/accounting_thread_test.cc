@@ -11,10 +11,6 @@
 
 #include "accounting_support.h"
 #include "cuda/compat.h"
-#include "graphcache/graphcache.h"
-#include "graphcache/hostrt.h"
-#include "kernels.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {
@@ -25,18 +21,6 @@ TEST_F(AccountingTest, DestructionsAreMadeWithTheCaptureModeRelaxed) {
   const Counts calls = calls_of([&] { cache.clear(); });
   expect_calls(calls, {"cudaGraphExecDestroy", "cudaGraphDestroy"}, {});
   EXPECT_EQ(calls.at("cudaThreadExchangeStreamCaptureMode"), 6u);  // and for the wait before them
-}
-
-// A capture in global mode forbids unsafe calls to every thread.
-TEST_F(AccountingTest, DestructionsDoNotBreakAnotherThreadsCaptureInGlobalMode) {
-  Cache cache;
-  ASSERT_SUCCESS(run_add(cache, key("k")));
-  Stream other;
-  CUDA_OK(cudaStreamBeginCapture(other, cudaStreamCaptureModeGlobal));
-  std::thread([&] { cache.clear(); }).join();
-  end_capture(other);
-  EXPECT_EQ(hostrt::ledger().executables, 0u);
-  EXPECT_EQ(hostrt::ledger().graphs, 0u);
 }
 
 TEST_F(AccountingTest, NothingIsDestroyedInsideACapture) {

@@ -15,11 +15,7 @@
 
 #include "cache_support.h"
 #include "graph/template.h"
-#include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
-#include "kernels.h"
-#include "launch.h"
-#include "support.h"
 
 namespace graphcache::test {
 namespace {

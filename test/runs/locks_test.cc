@@ -7,8 +7,6 @@
 #include <map>
 
 #include "cache_support.h"
-#include "graphcache/graphcache.h"
-#include "kernels.h"
 
 namespace {
 

@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "cache_support.h"
 #include "graphcache/observe.h"
 #include "graphcache/status.h"
 #include "verify_support.h"

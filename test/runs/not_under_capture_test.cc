@@ -247,20 +247,6 @@ TEST_F(NotUnderCaptureTest, ThreadThatEndsInFnLeavesTheStreamAndTheKey) {
   expect_sum(1);
 }
 
-TEST_F(NotUnderCaptureTest, ValuesOfTheDirectCallAreThoseOfTheRun) {
-  Cache cache;
-  float sum = 0;
-  for (int i = 1; i <= 6; ++i) {
-    const float value = static_cast<float>(i);
-    EXPECT_RUN(kEager, cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<float> slot) {
-      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, slot);
-      return is_capturing(rec.stream()) ? cudaErrorNotSupported : cudaSuccess;
-    }));
-    sum += value;
-    expect_sum(sum);
-  }
-}
-
 // A fork of a broken capture fails, and leaves its stream outside. That is no misuse of the recorder.
 TEST_F(NotUnderCaptureTest, ACaptureThatBreaksBeforeAForkRunsDirectly) {
   Stream side;

@@ -95,17 +95,6 @@ TEST_F(ThreadsTest, ColdKeyWhoseFnThrowsInOneThreadIsRunInTheOthers) {
   EXPECT_EQ(sum, static_cast<float>(count() - 1));
 }
 
-TEST_F(ThreadsTest, ChangingValuesOfOneKeyReachTheRightRuns) {
-  Cache cache;
-  constexpr int kRuns = 200;
-  const auto value = [](int i, int n) { return static_cast<float>(i * n % 11); };
-  run_in_threads(
-      count(), kRuns, [&](int i, int n) { return run_add(cache, key("k"), lane(i), value(i, n)); }, value);
-  EXPECT_EQ(calls, 1);
-  EXPECT_EQ(cache.stats().runs(), static_cast<unsigned>(count() * kRuns));
-  EXPECT_EQ(cache.stats().live_executables, 1u);
-}
-
 TEST_F(ThreadsTest, FewExecutablesForManyKeysAndThreadsLoseNothing) {
   for (const Sharing sharing : {Sharing::kNever, Sharing::kAuto, Sharing::kUpdatesAcross}) {
     for (const int max_templates : {512, 3, 0}) {

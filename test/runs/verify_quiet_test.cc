@@ -9,10 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "graphcache/graphcache.h"
-#include "kernels.h"
 #include "rules/rules.h"
-#include "support.h"
 #include "verify_support.h"
 
 namespace graphcache::test {

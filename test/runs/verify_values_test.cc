@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "cache/values_support.h"
-#include "graphcache/graphcache.h"
 #include "verify_support.h"
 
 namespace graphcache::test {

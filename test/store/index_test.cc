@@ -12,23 +12,6 @@
 namespace graphcache {
 namespace {
 
-TEST_F(IndexTest, FindsByKeyAndPlace) {
-  EXPECT_EQ(index.find(key(1)), nullptr);
-  EXPECT_EQ(index.find(key(1), kHere), nullptr);
-  Entry* here = index.insert(key(1), kHere);
-  EXPECT_EQ(index.find(key(1), kHere), here);
-  EXPECT_EQ(index.find(key(1), kThere), nullptr);
-  Entry* there = index.insert(key(1), kThere);
-  Entry* with_function = index.insert(key(1), kHereWithFunction);
-  EXPECT_EQ(index.find(key(1), kHere), here);
-  EXPECT_EQ(index.find(key(1), kThere), there);
-  EXPECT_EQ(index.find(key(1), kHereWithFunction), with_function);
-  EXPECT_EQ(index.find(key(2), kHere), nullptr);
-  int places_of_key = 0;
-  for (Entry* entry = index.find(key(1)); entry != nullptr; entry = Index::next_of_key(entry)) ++places_of_key;
-  EXPECT_EQ(places_of_key, 3);
-}
-
 TEST_F(IndexTest, ErasesOnePlaceOfAKeyWhereverItStands) {
   for (int erased = 0; erased < 3; ++erased) {
     const detail::Site sites[] = {kHere, kThere, kHereWithFunction};
@@ -40,18 +23,6 @@ TEST_F(IndexTest, ErasesOnePlaceOfAKeyWhereverItStands) {
   EXPECT_EQ(size(), 9u);
   EXPECT_EQ(sweep(), 3);
   EXPECT_EQ(size(), 6u);
-}
-
-TEST_F(IndexTest, TheLeastRecentlyUsedIsDropped) {
-  Entry* first = add(1);
-  add(2);
-  add(3);
-  index.touch(first);
-  EXPECT_EQ(names(found()), names_of({1, 3, 2}));
-  EXPECT_EQ(drop(), key(2).to_string());
-  EXPECT_EQ(drop(), key(3).to_string());
-  EXPECT_EQ(drop(), key(1).to_string());
-  EXPECT_EQ(drop(), "none");
 }
 
 TEST_F(IndexTest, TouchingTheNewestOldestAndMiddleKeepsTheOrder) {
@@ -118,32 +89,6 @@ TEST_F(IndexTest, ErasedEntriesMayBecomeLiveAndColdAgain) {
   (void)entry->lock.unlock();
   EXPECT_EQ(sweep(), 1);
   EXPECT_EQ(index.templates(), 0u);
-}
-
-TEST_F(IndexTest, ErasedKeyMayBeInsertedAgainBesideItsErasedEntry) {
-  Entry* old = add(1);
-  ++old->users;
-  index.erase(old);
-  Entry* fresh = add(1);
-  EXPECT_NE(fresh, old);
-  EXPECT_EQ(index.find(key(1), kHere), fresh);
-  EXPECT_EQ(index.templates(), 2u);
-  --old->users;
-  EXPECT_EQ(sweep(), 1);
-  EXPECT_EQ(index.templates(), 1u);
-  EXPECT_EQ(index.find(key(1), kHere), fresh);
-}
-
-TEST_F(IndexTest, SweepPassesOverEntriesInUse) {
-  Entry* entries[] = {add(0), add(1), add(2), add(3)};
-  ++entries[1]->users;
-  for (Entry* entry : entries) index.erase(entry);
-  std::vector<std::string> swept;
-  index.sweep([&](Entry& entry) { swept.push_back(entry.key.to_string()); });
-  EXPECT_EQ(swept, names_of({0, 2, 3}));
-  EXPECT_EQ(index.templates(), 1u);
-  --entries[1]->users;
-  EXPECT_EQ(sweep(), 1);
 }
 
 TEST_F(IndexTest, SurplusIsTheLeastRecentlyUsedColdEntry) {
@@ -290,22 +235,6 @@ TEST_F(IndexTest, IdsAreSmallAndOfOneEntryEach) {
   EXPECT_EQ(add(3)->id, next);
   EXPECT_EQ(add(4)->id, 1u - next);
   EXPECT_EQ(add(5)->id, 3u);
-}
-
-TEST_F(IndexTest, TemplatesAreThoseOfLiveAndRecordedEntries) {
-  EXPECT_EQ(index.templates(), 0u);
-  Entry* entries[] = {add(0), add(1), add(2, /*is_recorded=*/false)};
-  EXPECT_EQ(index.templates(), 2u);
-  index.set_state(entries[0], State::kLive);
-  EXPECT_EQ(index.templates(), 2u);
-  index.set_state(entries[2], State::kRecorded);
-  EXPECT_EQ(index.templates(), 3u);
-  for (const int i : {0, 1, 2}) {
-    index.set_state(entries[i], State::kCold);
-    EXPECT_EQ(index.templates(), 2u - static_cast<unsigned>(i));
-  }
-  EXPECT_EQ(drop(), "none");
-  EXPECT_EQ(found().size(), 3u);
 }
 
 TEST_F(IndexTest, DestroysRemainingEntries) {

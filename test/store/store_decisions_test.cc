@@ -156,9 +156,7 @@ TEST_F(StoreTest, WhatIsInUseOrPinnedIsNotEvicted) {
   for (int i = 1; i <= 3; ++i) run(i);
   Entry* entry = record(4);
   Entry* locked = find_free(1);
-  Entry* entered = find_free(2);
-  store().enter(entered);
-  unlock(entered);
+  Entry* entered = enter(find_free(2));
   EXPECT_TRUE(store().pin(key(3), true));
   EXPECT_EQ(text_of(decide(entry)), "direct");
   EXPECT_EQ(state(4), "recorded");
@@ -246,8 +244,7 @@ TEST_F(StoreTest, WhatIsInUseDoesNotLend) {
   Entry* entry = record_sibling(2);
   Entry* in_use = find_free(1);
   EXPECT_EQ(text_of(decide(entry)), "direct");
-  store().enter(in_use);
-  unlock(in_use);
+  enter(in_use);
   EXPECT_EQ(text_of(decide(entry)), "direct");
   EXPECT_EQ(store().leave(in_use, std::nullopt), nullptr);
   store().pin(key(1), true);

@@ -195,9 +195,7 @@ TEST_F(StoreTemplatesTest, TheLeastRecentlyUsedIsDropped) {
 TEST_F(StoreTemplatesTest, PinnedEntriesAndThoseInUseKeepTheirs) {
   make({}, /*max_templates=*/0);
   Entry* locked = record(1);
-  Entry* entered = record(2);
-  store().enter(entered);
-  unlock(entered);
+  Entry* entered = enter(record(2));
   unlock(record(3));
   store().pin(key(3), true);
   EXPECT_EQ(drop(), 0);
@@ -283,8 +281,7 @@ TEST_F(StoreTest, AnEnteredEntryIsGoneWhenTheLastOneLeaves) {
   run(1);
   Entry* entry = find_free(1);
   store().enter(entry);
-  store().enter(entry);
-  unlock(entry);
+  enter(entry);
   EXPECT_EQ(store().leave(entry, std::nullopt), nullptr);
   EXPECT_EQ(erase(1), 0);
   EXPECT_EQ(order(), names_of({}));
@@ -370,9 +367,7 @@ TEST_F(StoreTest, EraseSomeGoesOnUntilAllAreErased) {
     }
   }
   Entry* locked = find_free(4);
-  Entry* entered = find_free(6);
-  store().enter(entered);
-  unlock(entered);
+  Entry* entered = enter(find_free(6));
   std::optional<EntryTable::Walk> walk;
   int gone = 0;
   do {

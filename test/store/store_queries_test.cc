@@ -20,8 +20,7 @@ TEST_F(StoreTest, DirectRunsCountByTheirReason) {
   Entry* entry = claim(1);
   store().count_direct(entry, EagerReason::kNothingCaptured);
   EXPECT_EQ(info(1).eager_reason, EagerReason::kNothingCaptured);
-  store().enter(entry);
-  unlock(entry);
+  enter(entry);
   EXPECT_EQ(store().leave(entry, EagerReason::kBudget), nullptr);
   EXPECT_EQ(info(1).eager_reason, EagerReason::kBudget);
   store().count_direct(EagerReason::kBudget);  // of no entry
@@ -37,9 +36,7 @@ TEST_F(StoreTest, DirectRunsCountByTheirReason) {
 }
 
 TEST_F(StoreTest, ADirectRunOfAnErasedEntryCounts) {
-  Entry* entry = claim(1);
-  store().enter(entry);
-  unlock(entry);
+  Entry* entry = enter(claim(1));
   EXPECT_EQ(erase(1), 0);
   EXPECT_EQ(recycle(store().leave(entry, EagerReason::kDisabled)), 1);
   EXPECT_EQ(stats().eager(EagerReason::kDisabled), 1u);

@@ -11,7 +11,6 @@
 #include <thread>
 #include <vector>
 
-#include "graphcache/graphcache.h"
 #include "kernels.h"
 #include "support.h"
 
@@ -29,12 +28,6 @@ int runs_in_all() {
 constexpr int kMembers = 64;
 constexpr int kSize = 64;
 constexpr unsigned kBlock = 16;
-
-Options one_table(int max_executables) {
-  Options options{.max_executables = max_executables};
-  force(&options, Sharing::kTable);
-  return options;
-}
 
 // The memory of one stream's runs, and as much for the eager work. The members' grids and arguments differ in some
 // places; the values are an argument, a pointer and a grid.
@@ -89,7 +82,7 @@ void expect_switches(const Cache& cache, int runs) {
 
 TEST(SoakTablesTest, RunsInFlightOnStreamsThatTakeTurnsEqualEagerOnes) {
   const int runs = runs_in_all();
-  Cache cache(one_table(2));
+  Cache cache(forced(Sharing::kTable, 2));
   const auto all = lanes(3);
   std::minstd_rand random(7);
   for (int i = 0; i < runs && !testing::Test::HasFailure(); ++i) {
@@ -135,9 +128,11 @@ void expect_equal_runs_of_threads(const Options& options, std::uint64_t most_ins
   }
 }
 
-TEST(SoakTablesTest, RunsOfThreadsEqualEagerOnes) { expect_equal_runs_of_threads(one_table(4), 4); }
+TEST(SoakTablesTest, RunsOfThreadsEqualEagerOnes) { expect_equal_runs_of_threads(forced(Sharing::kTable, 4), 4); }
 
-TEST(SoakTablesTest, RunsOfMoreThreadsThanExecutablesEqualEagerOnes) { expect_equal_runs_of_threads(one_table(3), 3); }
+TEST(SoakTablesTest, RunsOfMoreThreadsThanExecutablesEqualEagerOnes) {
+  expect_equal_runs_of_threads(forced(Sharing::kTable, 3), 3);
+}
 
 TEST(SoakTablesTest, RunsOfThreadsEqualEagerOnesWhereMemoryIsPreferred) {
   // Until there is a table, a thread that finds none idle makes its own: usually 5 to 8, once 18 on busy cores.

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -17,7 +16,6 @@
 #include <thread>
 #include <vector>
 
-#include "graphcache/graphcache.h"
 #include "kernels.h"
 #include "size.h"
 #include "support.h"

@@ -20,7 +20,6 @@
 #include <cstdlib>
 #include <string>
 
-#include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "seeds.h"
 #include "size.h"

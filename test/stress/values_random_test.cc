@@ -23,12 +23,9 @@
 #include <thread>
 #include <vector>
 
-#include "graphcache/graphcache.h"
 #include "seeds.h"
 #include "size.h"
-#include "support.h"
 #include "values_random_calls.h"
-#include "values_random_program.h"
 
 namespace graphcache::test::values_random {
 namespace {
