@@ -24,7 +24,7 @@ std::string sentence(EagerReason reason, const Options& options) {
     case EagerReason::kCaptureAfter:
       return absl::StrCat("it was one of its first ", options.capture_after, " runs (Options::capture_after)");
     case EagerReason::kCaptureFailed:
-      return "its capture broke";
+      return "its work could not be captured";
     case EagerReason::kBackoff:
       return "an earlier run failed to make a graph; the next try is after 1, 2, 4, ... up to 1024 runs";
     case EagerReason::kBudget:
@@ -135,73 +135,95 @@ std::string nearest_difference(const Cache& cache, const EntryInfo& entry, const
   return nearest;
 }
 
+// What is known of one entry, a sentence a line.
+std::string paragraph(const EntryInfo& entry, const Options& options) {
+  std::string text;
+  const auto line = [&](const auto&... parts) { absl::StrAppend(&text, parts..., "\n"); };
+  std::string runs;
+  for (std::size_t i = 0; i < entry.outcomes.size(); ++i) {
+    if (entry.outcomes[i] == 0) continue;
+    absl::StrAppend(&runs, runs.empty() ? "" : ", ", to_string(static_cast<Outcome>(i)), " ", entry.outcomes[i]);
+  }
+  line("Runs: ", runs.empty() ? "none" : runs, ".");
+  if (entry.live) {
+    line("It has an executable", entry.pinned ? ", and is pinned" : "", sentence(entry.rule), ".");
+  } else if (entry.recorded) {
+    line("It has a template and no executable: its next run does not call fn, and makes or borrows an executable.");
+  } else {
+    line("It has neither an executable nor a template: its next run that is not direct captures fn.");
+  }
+  if (entry.executable_lost != Loss::kNone) {
+    line("It lost an executable the last time because ", sentence(entry.executable_lost, entry.others, options), ".");
+  }
+  if (entry.template_lost != Loss::kNone) {
+    line("It lost a template the last time because ", sentence(entry.template_lost, entry.others, options), ".");
+  }
+  if (entry.recorded) {
+    if (options.share == Share::kNever) {
+      line("It shares no executables (Options::share is kNever).");
+    } else if (entry.family != 0) {
+      line("It may share executables with the other keys of family ", entry.family, ".");
+    } else if (entry.looked_for_siblings) {
+      line("It shares no executables: no update can change its graph to another key's.");
+    } else {
+      line("It has not looked for siblings. A key does when there is no room for an executable of its own, and ",
+           "another key's graph has the same types of nodes.");
+    }
+  }
+  for (std::size_t i = 0; i < entry.values.size(); ++i) line("Value ", i, " ", sentence(entry.values[i]), ".");
+  if (entry.has_many_identities) {
+    line("Its values are null, 0 or 1, aligned or equal to one another in more than 16 ways, so each change of one ",
+         "captures.");
+  }
+  if (!entry.refusal.empty()) {
+    line("The runtime refused to update a sibling's executable to its graph: ", entry.refusal, ".");
+  }
+  if (entry.eager_reason) line("Its last direct run was direct because ", sentence(*entry.eager_reason, options), ".");
+  if (!entry.error.empty()) line("Its last error: ", entry.error, ".");
+  for (const Counted& stray : entry.stray_work) line("Not in its graph: ", to_string(stray), ".");
+  for (const Counted& finding : entry.stale) line("Verify mode found: ", to_string(finding), ".");
+  return text;
+}
+
 }  // namespace
 
 std::string explain(const Cache& cache, const Key& key) try {
   const Options& options = cache.options();
   const std::vector<EntryInfo> all = cache.entries();
-  std::string text;
-  const auto line = [&](const auto&... parts) { absl::StrAppend(&text, parts..., "\n"); };
   const EntryInfo* compared = nullptr;
+  std::vector<std::pair<std::string, int>> paragraphs;  // Each with its number of entries.
   for (const EntryInfo& entry : all) {
     if (!(entry.key == key)) continue;
-    std::string runs;
-    for (std::size_t i = 0; i < entry.outcomes.size(); ++i) {
-      if (entry.outcomes[i] == 0) continue;
-      absl::StrAppend(&runs, runs.empty() ? "" : ", ", to_string(static_cast<Outcome>(i)), " ", entry.outcomes[i]);
-    }
-    if (!text.empty()) line("At another place of the program, or with other kinds of values:");
-    line("Runs: ", runs.empty() ? "none" : runs, ".");
-    if (entry.live) {
-      line("It has an executable", entry.pinned ? ", and is pinned" : "", sentence(entry.rule), ".");
-    } else if (entry.recorded) {
-      line("It has a template and no executable: its next run does not call fn, and makes or borrows an executable.");
+    if (entry.recorded && options.share != Share::kNever && compared == nullptr) compared = &entry;
+    std::string text = paragraph(entry, options);
+    const auto equal = std::find_if(paragraphs.begin(), paragraphs.end(), [&](auto& one) { return one.first == text; });
+    if (equal == paragraphs.end()) {
+      paragraphs.emplace_back(std::move(text), 1);
     } else {
-      line("It has neither an executable nor a template: its next run that is not direct captures fn.");
+      ++equal->second;
     }
-    if (entry.executable_lost != Loss::kNone) {
-      line("It lost an executable the last time because ", sentence(entry.executable_lost, entry.others, options), ".");
-    }
-    if (entry.template_lost != Loss::kNone) {
-      line("It lost a template the last time because ", sentence(entry.template_lost, entry.others, options), ".");
-    }
-    if (entry.recorded) {
-      if (options.share == Share::kNever) {
-        line("It shares no executables (Options::share is kNever).");
-      } else if (entry.family != 0) {
-        line("It may share executables with the other keys of family ", entry.family, ".");
-      } else if (entry.looked_for_siblings) {
-        line("It shares no executables: no update can change its graph to another key's.");
-      } else {
-        line("It has not looked for siblings. A key does when there is no room for an executable of its own, and ",
-             "another key's graph has the same types of nodes.");
-      }
-      if (options.share != Share::kNever && compared == nullptr) compared = &entry;
-    }
-    for (std::size_t i = 0; i < entry.values.size(); ++i) line("Value ", i, " ", sentence(entry.values[i]), ".");
-    if (entry.has_many_identities) {
-      line("Its values are null, 0 or 1, aligned or equal to one another in more than 16 ways, so each change of one ",
-           "captures.");
-    }
-    if (!entry.refusal.empty()) {
-      line("The runtime refused to update a sibling's executable to its graph: ", entry.refusal, ".");
-    }
-    if (entry.eager_reason)
-      line("Its last direct run was direct because ", sentence(*entry.eager_reason, options), ".");
-    if (!entry.error.empty()) line("Its last error: ", entry.error, ".");
-    for (const Counted& stray : entry.stray_work) line("Not in its graph: ", to_string(stray), ".");
-    for (const Counted& finding : entry.stale) line("Verify mode found: ", to_string(finding), ".");
   }
-  if (text.empty()) {
-    line(
-        "No run of this key is known: it was never run, it was erased, or it has been dropped among the keys without "
-        "a ",
-        "template, of which the cache remembers 4096. Its next run is a first run.");
+  if (paragraphs.empty()) {
+    return "No run of this key is known: it was never run, it was erased, or it has been dropped among the keys "
+           "without a "
+           "template, of which the cache remembers 4096. Its next run is a first run.\n";
+  }
+  std::string text;
+  for (const auto& [entry, number] : paragraphs) {
+    if (number > 1) {
+      absl::StrAppend(&text, "At each of ", number, text.empty() ? "" : " other",
+                      " places of the program or kinds of values:\n");
+    } else if (!text.empty()) {
+      absl::StrAppend(&text, "At another place of the program, or with other kinds of values:\n");
+    }
+    absl::StrAppend(&text, entry);
   }
   const std::string nearest = compared == nullptr ? "" : nearest_difference(cache, *compared, all);
   if (!nearest.empty()) {
-    line("No key with its label that was compared has a graph that an update could change into its own. The nearest: ",
-         nearest, ".");
+    absl::StrAppend(&text,
+                    "No key with its label that was compared has a graph that an update could change into its own. The "
+                    "nearest: ",
+                    nearest, ".\n");
   }
   return text;
 } catch (const std::bad_alloc&) {

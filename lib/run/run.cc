@@ -284,13 +284,11 @@ absl::StatusOr<Outcome> Run::replay_failed(const CallResult& result, EagerReason
   if (is_fatal(result.error)) return failed(cuda_failure(result.call, result.error));
   LastErrorGuard last_error;
   const bool launched = reason == EagerReason::kLaunchFailed;
-  if (launched) {
-    if (is_capture_error(result.error)) return failed(cuda_failure(result.call, result.error));
-    core_.known_streams.erase(stream_);
-  }
+  if (launched) core_.known_streams.erase(stream_);
   absl::Cleanup threw = [this] { core_.give_up(*entry_, Loss::kFailed); };
   absl::Status unfit = check();
   std::move(threw).Cancel();
+  if (launched && unfit.ok() && is_capture_error(result.error)) unfit = cuda_failure(result.call, result.error);
   if (launched && !unfit.ok()) return failed(std::move(unfit));
   absl::Status error = cuda_failure(result.call, result.error);
   core_.give_up(*entry_, Loss::kFailed, /*and_template=*/is_unfit, std::move(error));

@@ -29,12 +29,26 @@ TEST_F(ExplainTest, ABrokenCaptureAndABackOff) {
   EXPECT_RUN(kEager, run());
   const std::string broken = explain(cache, key("k"));
   EXPECT_TRUE(says(broken, "Runs: eager 1."));
-  EXPECT_TRUE(says(broken, "Its last direct run was direct because its capture broke."));
+  EXPECT_TRUE(says(broken, "Its last direct run was direct because its work could not be captured."));
   EXPECT_TRUE(says(broken, "Its last error: "));
   EXPECT_TRUE(says(broken, "cudaErrorStreamCapture"));
   EXPECT_RUN(kEager, run());
   EXPECT_TRUE(says(explain(cache, key("k")), "an earlier run failed to make a graph; the next try is after"));
   EXPECT_TRUE(says(explain(cache, key("k")), "its next run that is not direct captures fn"));
+}
+
+TEST_F(ExplainTest, EntriesAlikeAreDescribedOnce) {
+  Cache cache;
+  const auto run = [&](cudaStream_t on, float value) {
+    return cache.run(key("k"), on, values(value), [&](cudaStream_t s, float v) { return add_value(s, v); });
+  };
+  for (const float value : {0.0f, 1.0f, 2.0f}) EXPECT_RUN(kInstantiated, run(stream, value));
+  const std::string alike = explain(cache, key("k"));
+  EXPECT_TRUE(says(alike, "At each of 3 places of the program or kinds of values:\nRuns: instantiated 1."));
+  EXPECT_EQ(alike.find("Runs: ", alike.find("Runs: ") + 1), std::string::npos);
+  EXPECT_RUN(kReplayed, run(stream, 2));
+  const std::string apart = explain(cache, key("k"));
+  EXPECT_TRUE(says(apart, "At each of 2 other places of the program or kinds of values:\nRuns: instantiated 1."));
 }
 
 TEST_F(ExplainTest, ADisabledCache) {
