@@ -50,6 +50,13 @@ struct Passed {
   PyObject* const* end() const { return values + size(); }
 };
 
+// By its type: its __class__ may say something else.
+inline bool is_tensor(PyObject* of) {
+  return PyObject_TypeCheck(of, reinterpret_cast<PyTypeObject*>(THPVariableClass)) != 0;
+}
+// The class of another one may decide what operators do.
+inline bool is_exact_tensor(PyObject* of) { return THPVariable_CheckExact(of); }
+
 inline bool is_partial(PyObject* of) { return Py_TYPE(of) == reinterpret_cast<PyTypeObject*>(partial_type); }
 // Not one that leaves places for the arguments of a call (Python 3.14).
 inline bool is_plain_partial(PyObject* of) {
@@ -142,7 +149,8 @@ inline bool is_exact_constant(PyObject* of) {
   return is_constant(of) && !is_of_subclass;
 }
 inline bool is_callable_value(PyObject* of) {
-  return PyFunction_Check(of) || PyMethod_Check(of) || PyCFunction_Check(of) || PyType_Check(of) || is_module(of);
+  return PyFunction_Check(of) || PyMethod_Check(of) || PyCFunction_Check(of) || PyType_Check(of) ||
+         Py_TYPE(of) == &PyMethodDescr_Type || is_module(of);
 }
 
 inline PyObject* fields_name() {
@@ -153,7 +161,7 @@ inline PyObject* fields_name() {
 inline Holder holder_of(PyObject* of) {
   if (PyTuple_Check(of) || PyList_Check(of)) return Holder::kSequence;
   if (PyDict_Check(of)) return Holder::kDict;
-  if (is_constant(of) || PyFloat_Check(of) || THPVariable_Check(of) || is_callable_value(of)) return Holder::kNone;
+  if (is_constant(of) || PyFloat_Check(of) || is_tensor(of) || is_callable_value(of)) return Holder::kNone;
   if (attribute_of(reinterpret_cast<PyObject*>(Py_TYPE(of)), fields_name())) return Holder::kFields;
   return has_only_attributes(of) ? Holder::kObject : Holder::kNone;
 }
@@ -202,12 +210,15 @@ void for_each_part(PyObject* of, Holder holder, const Visit& visit) {
   for (const py::handle pair : pairs) visit(PyTuple_GET_ITEM(pair.ptr(), 0), PyTuple_GET_ITEM(pair.ptr(), 1));
 }
 
+inline bool may_have_added(PyObject* of, Holder holder) {
+  const bool is_plain = PyTuple_CheckExact(of) || PyList_CheckExact(of) || PyDict_CheckExact(of);
+  return !is_plain && (holder == Holder::kSequence || holder == Holder::kDict);
+}
 // Calls visit(name, value) for the attributes that a subclass adds to a tuple, list or dict. Some repeat what it holds,
 // as in Hugging Face's ModelOutput.
 template <class Visit>
 void for_each_added(PyObject* of, Holder holder, const Visit& visit) {
-  const bool is_plain = PyTuple_CheckExact(of) || PyList_CheckExact(of) || PyDict_CheckExact(of);
-  if (is_plain || (holder != Holder::kSequence && holder != Holder::kDict)) return;
+  if (!may_have_added(of, holder)) return;
   for (const py::handle pair : attributes_of(of)) {
     PyObject *const name = PyTuple_GET_ITEM(pair.ptr(), 0), *const value = PyTuple_GET_ITEM(pair.ptr(), 1);
     if (holder != Holder::kDict || PyDict_GetItemWithError(of, name) != value) visit(name, value);

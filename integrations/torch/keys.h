@@ -139,13 +139,14 @@ inline void graphcache_key(Keyer& keyer, const Parts& parts) {
       return;
     }
   }
-  const auto name_where = [&](bool is_in_object) { return Where{nullptr, where.met, is_in_object, inner.depth}; };
+  const Where of_name{nullptr, where.met, true, inner.depth};
   for_each_part(of, holder, [&](PyObject* name, PyObject* part) {
-    if (name != nullptr) add(keyer, name, name_where(inner.is_in_object));
+    if (name != nullptr) add(keyer, name, of_name);
     add(keyer, part, inner);
   });
+  if (may_have_added(of, holder)) keyer.add(nullptr);
   for_each_added(of, holder, [&](PyObject* name, PyObject* value) {
-    add(keyer, name, name_where(true));
+    add(keyer, name, of_name);
     add(keyer, value, {where.arguments, where.met, true, inner.depth});
   });
   if (is_mutable(of, holder)) where.met.holders.find(of)->second.is_open = false;
@@ -196,6 +197,8 @@ inline void graphcache_key(Keyer& keyer, const TensorPart& part) {
   const int flags = int{tensor.is_conj()} | int{tensor.is_neg()} << 1 | int{tensor.requires_grad()} << 2;
   keyer.add(part.moves ? nullptr : static_cast<const void*>(tensor.data_ptr()), static_cast<int>(tensor.scalar_type()),
             flags);
+  // Its gradient and its history are those of the object.
+  if (tensor.requires_grad()) keyer.add(static_cast<const void*>(tensor.unsafeGetTensorImpl()));
   for (const std::int64_t size : tensor.sizes()) keyer.add(size);
   keyer.add(nullptr);
   for (const std::int64_t stride : tensor.strides()) keyer.add(stride);
@@ -213,14 +216,19 @@ inline bool is_dual(const at::Tensor& tensor) {
 }
 // Whether its memory describes the tensor completely.
 inline bool is_plain_tensor(PyObject* value) {
-  if (!THPVariable_Check(value)) return false;
+  if (!is_tensor(value)) return false;
   const at::Tensor& tensor = THPVariable_Unpack(value);
   return tensor.is_cuda() && tensor.layout() == c10::kStrided && !tensor.key_set().has(c10::DispatchKey::Python) &&
-         !tensor.is_quantized() && !tensor._is_zerotensor() && !is_dual(tensor);
+         !tensor.is_quantized() && !tensor.is_nested() && !tensor._is_zerotensor() && !is_dual(tensor);
 }
 
 inline void add_tensor(Keyer& keyer, PyObject* part, const Where& where) {
   const at::Tensor& tensor = THPVariable_Unpack(part);
+  if (is_plain_tensor(part) && !is_exact_tensor(part)) {
+    keyer.add(nullptr, nullptr, static_cast<const void*>(part));
+    keyer.add(TensorPart{tensor});
+    return;
+  }
   if (is_plain_tensor(part)) {
     keyer.add(TensorPart{tensor, where.arguments != nullptr && !where.is_in_object && where.arguments->take(tensor)});
     return;
@@ -233,8 +241,9 @@ inline void add_tensor(Keyer& keyer, PyObject* part, const Where& where) {
   }
   if (!tensor.is_cuda()) {
     throw py::type_error(
-        "graphcache: a tensor of the CPU cannot be an argument, since a graph would keep the values that it has now: "
-        "move it to the GPU, or put its values into the key");
+        "graphcache: a tensor of the " + (tensor.is_cpu() ? "CPU" : "device " + tensor.device().str()) +
+        " cannot be an argument, since a graph would keep the values that it has now: move it to the GPU, or put its "
+        "values into the key");
   }
   if (tensor.is_quantized() || tensor._is_zerotensor() || is_dual(tensor)) {
     throw py::type_error("graphcache: an argument is a tensor whose memory does not describe it completely");
@@ -284,7 +293,8 @@ inline void add_object(Keyer& keyer, PyObject* object) {
 
 // An integer of another library, such as NumPy, or null.
 inline py::object as_integer(PyObject* part) {
-  if (PyIndex_Check(part) == 0) return {};
+  // A class of the program may hold more than a number.
+  if (PyIndex_Check(part) == 0 || PyType_HasFeature(Py_TYPE(part), Py_TPFLAGS_HEAPTYPE) != 0) return {};
   auto number = py::reinterpret_steal<py::object>(PyNumber_Index(part));
   if (number) return number;
   if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw py::error_already_set();
@@ -314,7 +324,7 @@ inline void add(Keyer& keyer, PyObject* part, const Where& where) {
     add_object(keyer, part);  // a member of an enum, as a rule
   } else if (part == Py_None) {
     keyer.add(std::optional<int>());
-  } else if (THPVariable_Check(part)) {
+  } else if (is_tensor(part)) {
     add_tensor(keyer, part, where);
   } else if (PyTuple_CheckExact(part)) {
     keyer.add(Parts{part, Holder::kSequence, where});
@@ -382,7 +392,7 @@ inline void add_simple(Keyer& keyer, PyObject* value) {
 
 // Adds numbers and texts by value, tensors by their memory, and everything else by identity.
 inline void add_closed_over(Keyer& keyer, PyObject* value) {
-  if (is_plain_tensor(value)) {
+  if (is_plain_tensor(value) && is_exact_tensor(value)) {
     keyer.add(TensorPart{THPVariable_Unpack(value)});
   } else if (is_exact_constant(value) && !PyLong_CheckExact(value)) {
     add_simple(keyer, value);
@@ -407,7 +417,14 @@ inline PyObject* code_of(PyObject* fn) {
 
 // Identifies a callable: its code and its closure, or the called object.
 inline void add_callable(Keyer& keyer, PyObject* fn) {
-  if (PyMethod_Check(fn)) add_object(keyer, PyMethod_GET_SELF(fn));
+  if (PyMethod_Check(fn)) {
+    PyObject* const self = PyMethod_GET_SELF(fn);
+    if (is_tensor(self)) {
+      add_closed_over(keyer, self);
+    } else {
+      add_object(keyer, self);
+    }
+  }
   if (is_builtin_method(fn)) {
     keyer.add(reinterpret_cast<const void*>(PyCFunction_GET_FUNCTION(fn)));
   } else {
@@ -431,10 +448,11 @@ template <class Visit>
 void for_each_identity(PyObject* of, const Visit& visit) {
   walk(Passed{&of, 1}, Into::kAll, [&](PyObject* part, Holder holder) {
     if (is_exact_constant(part) || PyFloat_CheckExact(part)) return;
-    if (THPVariable_Check(part) && !THPVariable_Unpack(part).requires_grad()) return;
+    if (is_exact_tensor(part) && !THPVariable_Unpack(part).requires_grad()) return;
     visit(reinterpret_cast<PyObject*>(Py_TYPE(part)));
     if (holder != Holder::kNone) return;
     visit(part);
+    visit(code_of(part));
     for_each_closed_over(part, visit);
   });
 }
@@ -517,11 +535,11 @@ class ArgumentKinds {
     enum { kConstant, kNumber, kMoving, kCopied, kStaying, kTuple, kList, kDict } what = kConstant;
     c10::ScalarType type = c10::ScalarType::Undefined;
     c10::DeviceIndex device = -1;
-    bool requires_grad = false;
-    c10::DispatchKeySet keys;       // with the device's type, the layout, and what is lazy about it
-    std::size_t size = 0;           // of a container; of a tensor, the number of dimensions
-    const void* address = nullptr;  // of one that stays
-    py::object object = {};         // a constant, or the keys of a dict
+    const c10::TensorImpl* with_gradient = nullptr;  // one that requires gradients
+    c10::DispatchKeySet keys;                        // with the device's type, the layout, and what is lazy about it
+    std::size_t size = 0;                            // of a container; of a tensor, the number of dimensions
+    const void* address = nullptr;                   // of one that stays
+    py::object object = {};                          // a constant, or the keys of a dict
   };
   struct Position {
     const Kind* kind;
@@ -551,17 +569,18 @@ class ArgumentKinds {
     const std::size_t at = kinds_.size();
     Kind& kind = kinds_.emplace_back();
     const bool is_dict = PyDict_CheckExact(one);
-    if (THPVariable_Check(one)) {
+    if (is_tensor(one)) {
+      is_known_ = is_known_ && is_exact_tensor(one);
       const at::Tensor& tensor = THPVariable_Unpack(one);
       using Tensors = Arguments::Tensors;
-      kind.what = !all->take(tensor)                 ? Kind::kStaying
-                  : all->tensors == Tensors::kCopied ? Kind::kCopied
-                                                     : Kind::kMoving;
+      kind.what = !is_exact_tensor(one) || !all->take(tensor) ? Kind::kStaying
+                  : all->tensors == Tensors::kCopied          ? Kind::kCopied
+                                                              : Kind::kMoving;
       kind.address = tensor.data_ptr();
       kind.keys = tensor.key_set();
       kind.type = tensor.scalar_type();
       kind.device = tensor.get_device();
-      kind.requires_grad = tensor.requires_grad();
+      if (tensor.requires_grad()) kind.with_gradient = tensor.unsafeGetTensorImpl();
       kind.size = static_cast<std::size_t>(tensor.dim());
       numbers_.insert(numbers_.end(), tensor.sizes().begin(), tensor.sizes().end());
       numbers_.insert(numbers_.end(), tensor.strides().begin(), tensor.strides().end());
@@ -627,13 +646,14 @@ class ArgumentKinds {
         return true;
       }
       default:
-        return THPVariable_Check(one) && is_like(THPVariable_Unpack(one), kind, at);
+        return is_exact_tensor(one) && is_like(THPVariable_Unpack(one), kind, at);
     }
   }
   static bool is_like(const at::Tensor& tensor, const Kind& kind, Position& at) {
     const bool is_it = tensor.key_set() == kind.keys && tensor.scalar_type() == kind.type &&
-                       tensor.requires_grad() == kind.requires_grad && tensor.get_device() == kind.device &&
-                       static_cast<std::size_t>(tensor.dim()) == kind.size && !is_dual(tensor);
+                       (tensor.requires_grad() ? tensor.unsafeGetTensorImpl() : nullptr) == kind.with_gradient &&
+                       tensor.get_device() == kind.device && static_cast<std::size_t>(tensor.dim()) == kind.size &&
+                       !is_dual(tensor);
     if (!is_it) return false;
     for (const c10::IntArrayRef numbers : {tensor.sizes(), tensor.strides()}) {
       if (!std::equal(numbers.begin(), numbers.end(), at.number)) return false;

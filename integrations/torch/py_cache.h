@@ -106,7 +106,7 @@ class PyCache {
     if (!outcome.ok()) raise(outcome.status());
     const bool is_call = *outcome == Outcome::kEager || *outcome == Outcome::kInlined;
     const py::object result = is_call ? returned : result_of(*whole.key, call.passed());
-    if (is_call && whole.tensors_move && torch().leaves_tensors(*whole.key)) lower(&may_move, What::kNumbers);
+    if (is_call && whole.moves() && torch().leaves_tensors(*whole.key)) lower(&may_move, What::kNothing);
     if (may_move != What::kAll) limit(whole, may_move);
     return result;
   }
@@ -123,14 +123,14 @@ class PyCache {
     return returned ? returned : result_of(whole, Passed());
   }
 
-  void warm(const py::handle& key, const Applied& call) {
+  void warm(const py::handle& key, const Applied& call, bool was_called = false) {
     Whole whole = identify(key, call);
     make_buffers(whole);
     const graphcache::Options& options = torch().cache().options();
     py::object returned;
     What may_move = What::kAll;
     const Call fn{this, whole, key, call.fn(), call.passed(), &returned, &may_move};
-    if (options.capture_after > 0 && !graphcache::torch_detail::is_inside_capture(device()) &&
+    if (options.capture_after > 0 && !was_called && !graphcache::torch_detail::is_inside_capture(device()) &&
         !torch().cache().contains(*whole.key)) {
       const c10::cuda::CUDAGuard guard(device());
       const absl::Status status = [&] {
@@ -138,16 +138,21 @@ class PyCache {
         return fn();
       }();
       if (!status.ok()) raise(status);
+      if (may_move != What::kAll) {
+        limit(whole, may_move);
+        warm(key, call, /*was_called=*/true);
+        return;
+      }
     }
     const absl::Status status = [&] {
       const WithoutGil nogil;
       return whole.moves() ? torch().warm(*whole.key, *whole.list, fn) : torch().warm(*whole.key, fn);
     }();
     if (!status.ok()) raise(status);
-    if (whole.tensors_move && torch().leaves_tensors(*whole.key)) lower(&may_move, What::kNumbers);
+    if (whole.moves() && torch().leaves_tensors(*whole.key)) lower(&may_move, What::kNothing);
     if (may_move != What::kAll) {
       limit(whole, may_move);
-      warm(key, call);
+      warm(key, call, /*was_called=*/true);
     }
   }
 
@@ -295,8 +300,10 @@ class PyCache {
     const Key without_arguments = std::move(keyer).finish();
     bool are_equal = false;
     Whole whole;
-    const auto [known, is_new] = known_.try_emplace(without_arguments);
-    for (const Known& one : known->second) {
+    const auto known = known_.find(without_arguments);
+    const bool is_new = known == known_.end();
+    const std::vector<Known> none;
+    for (const Known& one : is_new ? none : known->second) {
       if (!one.kinds.are(passed, one.movement->words, &are_equal)) continue;
       if (!are_equal && (whole.list = one.kinds.values_of(passed)) == nullptr) continue;
       if (copies_inputs_) {
@@ -313,7 +320,7 @@ class PyCache {
       Key moving = make_key(key, call.fn(), passed, &all);
       const auto begin = reinterpret_cast<const std::uint64_t*>(all.list.data());
       const std::vector<std::uint64_t> words(begin, begin + all.list.size());
-      const Arguments::Tensors tensors = all.tensors;
+      const Arguments like(device(), all.tensors, all.numbers_move);
       whole.list = std::make_shared<const graphcache::ValueList>(std::move(all.list));
       whole.inputs = std::move(all.copied);
       whole.firsts = std::move(all.firsts);
@@ -330,9 +337,11 @@ class PyCache {
       }
       are_equal = whole.movement->words == words;
       if (movements_.size() > kMostMovements || known_.size() > kMostMovements) forget_movements();
-      Known one{ArgumentKinds(passed, Arguments(device(), tensors, true)), whole.movement, whole.firsts};
-      std::vector<Known>& of_fn = known_[without_arguments];  // Python code may have run meanwhile.
-      if (is_run && one.kinds.are_known() && of_fn.size() < kMostKnown) of_fn.push_back(std::move(one));
+      Known one{ArgumentKinds(passed, like), whole.movement, whole.firsts};
+      if (is_run) {
+        std::vector<Known>& of_fn = known_[without_arguments];  // Python code may have run meanwhile.
+        if (one.kinds.are_known() && of_fn.size() < kMostKnown) of_fn.push_back(std::move(one));
+      }
     }
     Movement& movement = *whole.movement;
     if (movement.why_direct != nullptr) {
@@ -387,7 +396,7 @@ class PyCache {
                      copies_inputs_ ? Tensors::kCopied
                      : may_move     ? Tensors::kMove
                                     : Tensors::kStay,
-                     what != What::kNothing);
+                     what != What::kNothing && torch().has_one_pool());
   }
   // From now on no more than this moves.
   void limit(const Whole& whole, What what) {
@@ -447,7 +456,13 @@ class PyCache {
             to.push_back((*whole.buffers)[i]);
           }
           const at::NoGradGuard without_gradients;
-          at::_foreach_copy_(to, from, /*non_blocking=*/true);
+          // It does not have all types, such as those that are unsigned and wide.
+          const auto is_wide = [](const at::Tensor& one) { return c10::isBarebonesUnsignedType(one.scalar_type()); };
+          if (std::none_of(to.begin(), to.end(), is_wide)) {
+            at::_foreach_copy_(to, from, /*non_blocking=*/true);
+            return;
+          }
+          for (std::size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i], /*non_blocking=*/true);
         };
       graphcache::torch_detail::before_launch = copy_ ? &copy_ : nullptr;
     }
@@ -468,6 +483,15 @@ class PyCache {
     py::object result;        // with capsules for what fn was given and returns
     bool is_rebuilt = false;  // whether each run makes new containers for it
     Buffers buffers = nullptr;
+    struct Made {
+      at::Tensor returned, like;  // The program has the first one alone, and may change what it is.
+      bool is_changed() const {
+        return returned.requires_grad() || returned.data_ptr() != like.data_ptr() ||
+               returned.scalar_type() != like.scalar_type() || returned.sizes() != like.sizes() ||
+               returned.strides() != like.strides();
+      }
+    };
+    std::vector<Made> made = {};  // the tensors of the result that the graph writes
   };
   // The records of each key's graphs, the oldest first. A graph keeps its record, and is destroyed last.
   using Records = std::unordered_map<Key, std::vector<Record*>>;
@@ -475,8 +499,9 @@ class PyCache {
   // A record that a graph keeps. Called with the interpreter's lock; released without it, perhaps after the cache's
   // object is gone (~TorchCache).
   std::shared_ptr<void> record_of(const Key& key, py::object kept, const py::object& result, const Passed& passed,
-                                  const Buffers& buffers) {
+                                  const Buffers& buffers, std::vector<at::Tensor> tensors) {
     auto made = std::make_unique<Record>(Record{std::move(kept), {}, false, buffers});
+    for (at::Tensor& tensor : tensors) made->made.push_back({tensor, tensor.detach()});
     // A list, dict or object that fn was given is that of each run. The graph must not keep it, as it may be large.
     const std::vector<py::object> given = mutable_holders_of(passed);
     const auto mark = [&](PyObject* part, Holder holder) -> py::object {
@@ -504,7 +529,8 @@ class PyCache {
   py::object result_of(const Key& key, const Passed& passed) const {
     const auto found = records_->find(key);
     if (found == records_->end()) throw std::runtime_error("graphcache: another thread erased the key during its run");
-    const Record& record = *found->second.back();
+    Record& record = *found->second.back();
+    renew(&record);
     const py::object result = record.result;
     if (!result) throw std::runtime_error("graphcache: the garbage collector has cleared the cache");
     if (!record.is_rebuilt) return result;
@@ -514,6 +540,26 @@ class PyCache {
       return given.at(reinterpret_cast<std::uintptr_t>(PyCapsule_GetPointer(part, kArgument)) - 1);
     };
     return Changed(unmark, /*copies_all=*/true)(result.ptr());
+  }
+  // Behind a replay. A tensor that the program has changed in another way than by its contents is replaced. PyTorch
+  // then knows that the others have new contents: what an earlier run returned is no longer there for a backward().
+  static void renew(Record* record) {
+    bool any = false;
+    for (const Record::Made& one : record->made) {
+      if (!one.returned.is_inference()) one.returned.unsafeGetTensorImpl()->bump_version();
+      any = any || one.is_changed();
+    }
+    if (!any || !record->result) return;
+    const auto change = [&](PyObject* part, Holder) -> py::object {
+      if (!is_tensor(part)) return {};
+      for (Record::Made& one : record->made) {
+        if (!THPVariable_Unpack(part).is_same(one.returned) || !one.is_changed()) continue;
+        one.returned = one.like.detach();
+        return py::cast(one.returned);
+      }
+      return {};
+    };
+    record->result = Changed(change)(record->result.ptr());
   }
   static constexpr const char* kArgument = "graphcache_torch.argument";
   // The lists, dicts and objects among the arguments, and in them.
@@ -565,6 +611,7 @@ class PyCache {
       const auto keep = [&](PyObject* one) { kept.append(py::reinterpret_borrow<py::object>(one)); };
       if (is_captured) {
         keep(fn.ptr());
+        keep(code_of(fn.ptr()));
         for_each_closed_over(fn.ptr(), keep);
         for_each_identity(key.ptr(), keep);
         for (PyObject* const one : passed) for_each_identity(one, keep);
@@ -590,9 +637,15 @@ class PyCache {
       } else if (absl::Status status = call_once(now, is_captured); !status.ok()) {
         return status;
       }
-      if (is_captured || whole.moves()) *returned = cache->as_results(*returned, whole, may_move);
-      if (is_captured)
-        cache->torch_->keep(cache->record_of(*whole.key, std::move(kept), *returned, passed, whole.buffers));
+      std::vector<at::Tensor> made;
+      if (is_captured || whole.moves()) *returned = cache->as_results(*returned, whole, may_move, &made);
+      if (is_captured && whole.movement->why_direct != nullptr) {
+        return absl::FailedPreconditionError(whole.movement->why_direct);
+      }
+      if (is_captured) {
+        cache->torch_->keep(
+            cache->record_of(*whole.key, std::move(kept), *returned, passed, whole.buffers, std::move(made)));
+      }
       return absl::OkStatus();
     }
     // The call whose work counts. A replay repeats nothing else that it does.
@@ -644,7 +697,7 @@ class PyCache {
       std::uint64_t writes = 0;
       if (whole.inputs.empty()) return writes;
       walk(now, Into::kContainers, [&](PyObject* part, Holder) {
-        if (!THPVariable_Check(part)) return;
+        if (!is_exact_tensor(part)) return;
         const at::Tensor& tensor = THPVariable_Unpack(part);
         if (!Arguments::may_be_copied(tensor, cache->device()) || tensor.is_inference()) return;
         writes += static_cast<std::uint64_t>(tensor._version());
@@ -655,7 +708,7 @@ class PyCache {
     static std::size_t uses_of(const Passed& now) {
       std::size_t uses = 0;
       walk(now, Into::kContainers, [&](PyObject* part, Holder holder) {
-        if (THPVariable_Check(part)) {
+        if (is_tensor(part)) {
           const at::Tensor& tensor = THPVariable_Unpack(part);
           uses += static_cast<std::size_t>(Py_REFCNT(part)) + tensor.use_count() + tensor.storage().use_count();
         } else if (holder != Holder::kNone && holder != Holder::kObject) {
@@ -670,7 +723,7 @@ class PyCache {
                           std::size_t* copied) const {
       if (*number == whole.list->size()) return with_buffer(part, copied);
       if (is_number(part)) return number_like(part, values.number((*number)++));
-      if (!THPVariable_Check(part) || !whole.tensors_move) return with_buffer(part, copied);
+      if (!is_exact_tensor(part) || !whole.tensors_move) return with_buffer(part, copied);
       const at::Tensor& tensor = THPVariable_Unpack(part);
       if (!Arguments::may_move(tensor, cache->device())) return {};
       const auto offset = static_cast<std::size_t>(tensor.storage_offset()) * tensor.element_size();
@@ -685,7 +738,7 @@ class PyCache {
     }
     // The buffer of this part if it is copied, or null.
     py::object with_buffer(PyObject* part, std::size_t* copied) const {
-      const bool is_copied = whole.buffers != nullptr && THPVariable_Check(part) &&
+      const bool is_copied = whole.buffers != nullptr && is_exact_tensor(part) &&
                              Arguments::may_be_copied(THPVariable_Unpack(part), cache->device());
       return is_copied ? py::cast(whole.buffers->at((*copied)++)) : py::object();
     }
@@ -705,7 +758,7 @@ class PyCache {
       const py::object graph = is_pair ? py::object(made[py::int_(0)]) : made;
       auto& captured = graph.cast<at::cuda::CUDAGraph&>();
       *returned = is_pair ? py::object(made[py::int_(1)]) : py::none();
-      return {cache->record_of(key, py::make_tuple(graph, make), *returned, Passed(), nullptr), &captured};
+      return {cache->record_of(key, py::make_tuple(graph, make), *returned, Passed(), nullptr, {}), &captured};
     }
   };
 
@@ -713,7 +766,8 @@ class PyCache {
   // temporaries. Tensors that are not found, such as those in attributes, are noticed by check_what_is_left().
   // Tensors that fn was given must not move if it returns them, or a view: a replay would return that of the capture.
   // Nor if what it returns has a backward(), which reads them.
-  py::object as_results(py::object returned, const Whole& whole, What* may_move) {
+  // `made` are the tensors that the capture has made.
+  py::object as_results(py::object returned, const Whole& whole, What* may_move, std::vector<at::Tensor>* made) {
     const auto is_given = [&](const void* storage) {
       if (!whole.moves()) return false;
       const auto memory = whole.list->memory();
@@ -736,14 +790,26 @@ class PyCache {
       if (whole.tensors_move && (tensor.requires_grad() || is_given(result.storage().data()))) {
         lower(may_move, What::kNumbers);
       }
+      if (may_copy && !result.requires_grad()) made->push_back(result);
       return result;
     };
     const auto copy_in_tree = py::cpp_function(copy);
     const auto change = [&](PyObject* part, Holder holder) -> py::object {
-      // It may be one that it was given.
-      if (PyFloat_Check(part) && whole.moves() && whole.movement->has_numbers) lower(may_move, What::kNothing);
-      if (THPVariable_Check(part)) return py::cast(copy(THPVariable_Unpack(part)));
-      if (is_constant(part) || PyFloat_Check(part) || (holder != Holder::kNone && holder != Holder::kObject)) return {};
+      const bool is_leaf = holder == Holder::kNone || holder == Holder::kObject;
+      const bool is_fixed =
+          is_tensor(part) ? THPVariable_Unpack(part).is_cuda() : is_constant(part) || PyType_Check(part);
+      // It may be a number that it was given, or made of one.
+      if (is_leaf && !is_fixed && whole.moves() && whole.movement->has_numbers) lower(may_move, What::kNothing);
+      if (whole.movement != nullptr) {
+        const bool is_used_up = PyIter_Check(part) || PyCoro_CheckExact(part) || PyAsyncGen_CheckExact(part);
+        if (is_used_up) whole.movement->why_direct = "fn returns an iterator or a coroutine, which serves once";
+        if (is_tensor(part) && (!is_exact_tensor(part) || THPVariable_Unpack(part).is_nested())) {
+          whole.movement->why_direct = "fn returns a tensor of a class of its own, which a graph would not make";
+        }
+        if (whole.movement->why_direct != nullptr) return py::reinterpret_borrow<py::object>(part);
+      }
+      if (is_tensor(part)) return py::cast(copy(THPVariable_Unpack(part)));
+      if (is_constant(part) || PyFloat_Check(part) || !is_leaf) return {};
       // What else PyTorch takes for a container.
       return py::module_::import("torch.utils._pytree")
           .attr("tree_map_only")(py::module_::import("torch").attr("Tensor"), copy_in_tree, py::handle(part));

@@ -142,9 +142,10 @@ class AllocationsTest : public FaultsTest {
   // fail(operation) lets one of the operation fail. The run is done or reports that memory is out.
   template <class Run>
   static void fail_each(const Run& run) {
+    int nth = 0;
     bool struck = true;
-    for (int nth = 1; struck; ++nth) {
-      SCOPED_TRACE("allocation " + std::to_string(nth));
+    while (struck) {
+      SCOPED_TRACE("allocation " + std::to_string(++nth));
       hostrt::reset();
       run([&](const auto& operation) {
         FailedAllocation fault(nth, 1);

@@ -24,7 +24,7 @@ class _Graphed:
     def cache(self):
         return Cache(**self._options)
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, /, *args, **kwargs):
         return self.cache.run(self._key, self.__wrapped__, *args, **kwargs)
 
     def __reduce__(self):
@@ -35,7 +35,8 @@ class _Graphed:
         return _Graphed, (self.__wrapped__, None, self._options)  # with a cache of its own
 
     def __get__(self, instance, owner=None):
-        return self if instance is None else types.MethodType(self, instance)
+        is_method = isinstance(self.__wrapped__, (types.FunctionType, _Graphed))  # as Python does not bind others
+        return types.MethodType(self, instance) if is_method and instance is not None else self
 
 
 def graphed(fn=None, /, *, cache=None, **options):
@@ -50,6 +51,8 @@ def graphed(fn=None, /, *, cache=None, **options):
     """
     if fn is None:
         return functools.partial(graphed, cache=cache, **options)
+    if isinstance(fn, (staticmethod, classmethod)):
+        return type(fn)(graphed(fn.__func__, cache=cache, **options))
     if not callable(fn):
         raise TypeError(f"graphcache: fn is a {type(fn).__name__}: it must be callable")
     if cache is not None and options:
