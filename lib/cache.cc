@@ -43,7 +43,8 @@ absl::StatusOr<Outcome> Cache::run_call(const Key& key, cudaStream_t stream, con
 absl::StatusOr<Outcome> Cache::run_step(detail::Hits& hits, const Key& key, cudaStream_t stream,
                                         const detail::Call& call, detail::Remembered* remembered) {
   Cache* const cache = hits.cache.load(std::memory_order_relaxed);
-  if (cache == nullptr) return absl::FailedPreconditionError("the cache of this step has been destroyed");
+  if (cache == nullptr)
+    return with_key(absl::FailedPreconditionError("the cache of this step has been destroyed"), key);
   detail::HotEntry* const entry = remembered->entry;
   if (entry != nullptr && remembered->site == call.site && hits.are_usual() && entry->lock.try_lock()) {
     const bool is_hit = entry->life == remembered->life && !entry->erased.load(std::memory_order_relaxed) &&
@@ -77,7 +78,7 @@ std::vector<EntryInfo> Cache::entries() const try {
 }
 absl::StatusOr<GraphInfo> Cache::graph(const Key& key) const try {
   const std::optional<std::uint64_t> entry = core_->store.latest(key);
-  if (!entry) return absl::NotFoundError("no run of this key is known");
+  if (!entry) return with_key(absl::NotFoundError("no run of this key is known"), key);
   return graph(*entry);
 } catch (const std::bad_alloc&) {
   return out_of_memory();

@@ -121,7 +121,7 @@ class Recorder {
   // clear() or the destructor; what it does then must not wait for a run of this key.
   //
   // It is also the promise that host memory lives, for what `fn` enqueues from here on. Pageable memory of a copy, and
-  // data of a host function, may be the object itself or, if it is a container with data() and size(), its elements.
+  // data of a host function, may be the object itself, or only the elements of a container with data() and size().
   // For other memory that it owns, pass std::shared_ptr<void>(owner, memory): there only the address `memory` counts.
   // Do not change such memory while runs are in flight, because each launch reads it again.
   template <class T>

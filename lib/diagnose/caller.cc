@@ -175,8 +175,8 @@ bool is_ours(std::string_view symbol) {
   for (const std::string_view mark : {"_ZN10graphcache", "_ZNK10graphcache", "_ZZN10graphcache", "_ZZNK10graphcache"}) {
     if (!begins_with(symbol, mark)) continue;
     symbol.remove_prefix(mark.size());
-    for (const std::string_view name :
-         {"8Recorder", "6detail", "5Cache", "8diagnose", "6hostrt", "7capture", "7enqueue", "13launch_kernel"}) {
+    for (const std::string_view name : {"8Recorder", "6detail", "5Cache", "8diagnose", "6hostrt", "7capture",
+                                        "7enqueue", "13launch_kernel", "3Run", "3run", "4Step"}) {
       if (begins_with(symbol, name)) return true;
     }
   }

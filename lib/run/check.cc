@@ -16,7 +16,9 @@ absl::Status Run::check() {
   cudaError_t error = cudaStreamIsCapturing(stream_, &capturing);
   if (error != cudaSuccess) return cuda_failure("cudaStreamIsCapturing", error);
   if (capturing != cudaStreamCaptureStatusNone) {
-    return cuda_failure("the stream is already capturing, and Options::inline_in_foreign_capture is false",
+    return cuda_failure(core_.options.inline_in_foreign_capture
+                            ? "the stream is already capturing"
+                            : "the stream is already capturing, and Options::inline_in_foreign_capture is false",
                         cudaErrorStreamCaptureUnsupported);
   }
   if (!is_of_current_device(stream_) && core_.known_streams.contains(stream_)) return absl::OkStatus();

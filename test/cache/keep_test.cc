@@ -354,6 +354,36 @@ TEST_F(KeepTest, ARunInsideAnotherRunsFnKeepsWithTheOuterGraph) {
 }
 
 // The graph that the other code captures keeps nothing.
+struct Incomplete;
+struct OfVoids {  // as buffers of libraries
+  const void* data() const { return this; }
+  std::size_t size() const { return 1; }
+};
+struct WithoutSize {
+  const float* data() const { return nullptr; }
+};
+
+TEST_F(KeepTest, ObjectsThatAreNoContainersOrIncompleteAreKept) {
+  Cache cache;
+  std::weak_ptr<void> kept[3];
+  EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, [&](Recorder& rec) {
+    const auto voids = std::make_shared<OfVoids>();
+    const auto sizeless = std::make_shared<WithoutSize>();
+    const std::shared_ptr<Incomplete> incomplete(std::make_shared<int>(), nullptr);
+    rec.keep(voids);
+    rec.keep(sizeless);
+    rec.keep(incomplete);
+    kept[0] = voids;
+    kept[1] = sizeless;
+    kept[2] = incomplete;
+    keeping.record(rec, 1);
+  }));
+  for (const auto& one : kept) EXPECT_FALSE(one.expired());
+  CUDA_OK(cudaStreamSynchronize(stream));
+  EXPECT_TRUE(cache.erase(key("k")));
+  for (const auto& one : kept) EXPECT_TRUE(one.expired());
+}
+
 TEST_F(KeepTest, ARunInAForeignCaptureKeepsUntilTheWorkIsEnqueued) {
   Cache cache({.inline_in_foreign_capture = true});
   CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));

@@ -68,14 +68,20 @@ void fill_up(const void* from, void* to) {
   std::memcpy(to, from, sizeof(T));
 }
 
-// The address and the size in bytes of an object, or of the elements of a container.
+// The address and the size in bytes of the elements of a container, or of another object. That of an incomplete type is
+// 0.
 template <class T>
-auto memory_of(const T& object, int) -> std::pair<decltype(static_cast<const void*>(std::data(object))), std::size_t> {
+auto memory_of(const T& object, int)
+    -> std::pair<const void*, decltype(std::size(object) * sizeof(*std::data(object)))> {
   return {std::data(object), std::size(object) * sizeof(*std::data(object))};
 }
-template <class T>
+template <class T, std::size_t kBytes = sizeof(T)>
 std::pair<const void*, std::size_t> memory_of(const T& object, long) {
-  return {&object, sizeof(T)};
+  return {std::addressof(object), kBytes};
+}
+template <class T>
+std::pair<const void*, std::size_t> memory_of(const T& object, ...) {
+  return {std::addressof(object), 0};
 }
 
 // Converts a value as a call does that has a parameter of type T. Numbers are cast, so that no compiler warns of it.
