@@ -224,13 +224,11 @@ inline bool is_plain_tensor(PyObject* value) {
 
 inline void add_tensor(Keyer& keyer, PyObject* part, const Where& where) {
   const at::Tensor& tensor = THPVariable_Unpack(part);
-  if (is_plain_tensor(part) && !is_exact_tensor(part)) {
-    keyer.add(nullptr, nullptr, static_cast<const void*>(part));
-    keyer.add(TensorPart{tensor});
-    return;
-  }
   if (is_plain_tensor(part)) {
-    keyer.add(TensorPart{tensor, where.arguments != nullptr && !where.is_in_object && where.arguments->take(tensor)});
+    const bool is_exact = is_exact_tensor(part);
+    if (!is_exact) keyer.add(nullptr, nullptr, static_cast<const void*>(part));
+    const bool is_argument = where.arguments != nullptr && !where.is_in_object;
+    keyer.add(TensorPart{tensor, is_exact && is_argument && where.arguments->take(tensor)});
     return;
   }
   if (where.is_in_object && where.arguments != nullptr) {
@@ -441,6 +439,14 @@ inline void add_fn(Keyer& keyer, PyObject* fn) {
   add_callable(keyer, fn);
 }
 
+// Calls `visit` with a callable and what a key has of it.
+template <class Visit>
+void for_each_of_callable(PyObject* fn, const Visit& visit) {
+  visit(fn);
+  visit(code_of(fn));
+  for_each_closed_over(fn, visit);
+}
+
 // Calls `visit` with each object whose address a key contains because of a part or an argument, and with parameters,
 // whose gradients a graph uses. Such an object must live as long as the key. Tensors need not, because each run passes
 // them.
@@ -450,10 +456,7 @@ void for_each_identity(PyObject* of, const Visit& visit) {
     if (is_exact_constant(part) || PyFloat_CheckExact(part)) return;
     if (is_exact_tensor(part) && !THPVariable_Unpack(part).requires_grad()) return;
     visit(reinterpret_cast<PyObject*>(Py_TYPE(part)));
-    if (holder != Holder::kNone) return;
-    visit(part);
-    visit(code_of(part));
-    for_each_closed_over(part, visit);
+    if (holder == Holder::kNone) for_each_of_callable(part, visit);
   });
 }
 

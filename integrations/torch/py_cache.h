@@ -483,15 +483,18 @@ class PyCache {
     py::object result;        // with capsules for what fn was given and returns
     bool is_rebuilt = false;  // whether each run makes new containers for it
     Buffers buffers = nullptr;
+    // A tensor of the result that the graph writes. The program may change what it is, and may let go of it.
     struct Made {
-      at::Tensor returned, like;  // The program has the first one alone, and may change what it is.
-      bool is_changed() const {
-        return returned.requires_grad() || returned.data_ptr() != like.data_ptr() ||
-               returned.scalar_type() != like.scalar_type() || returned.sizes() != like.sizes() ||
-               returned.strides() != like.strides();
+      c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> returned;
+      at::Tensor like;
+      explicit Made(const at::Tensor& tensor) : returned(tensor.getIntrusivePtr()), like(tensor.detach()) {}
+      at::Tensor tensor() const { return at::Tensor(returned.lock()); }
+      bool is_changed(const at::Tensor& now) const {
+        return now.requires_grad() || now.data_ptr() != like.data_ptr() || now.scalar_type() != like.scalar_type() ||
+               now.sizes() != like.sizes() || now.strides() != like.strides();
       }
     };
-    std::vector<Made> made = {};  // the tensors of the result that the graph writes
+    std::vector<Made> made = {};
   };
   // The records of each key's graphs, the oldest first. A graph keeps its record, and is destroyed last.
   using Records = std::unordered_map<Key, std::vector<Record*>>;
@@ -499,9 +502,9 @@ class PyCache {
   // A record that a graph keeps. Called with the interpreter's lock; released without it, perhaps after the cache's
   // object is gone (~TorchCache).
   std::shared_ptr<void> record_of(const Key& key, py::object kept, const py::object& result, const Passed& passed,
-                                  const Buffers& buffers, std::vector<at::Tensor> tensors) {
+                                  const Buffers& buffers, const std::vector<at::Tensor>& tensors) {
     auto made = std::make_unique<Record>(Record{std::move(kept), {}, false, buffers});
-    for (at::Tensor& tensor : tensors) made->made.push_back({tensor, tensor.detach()});
+    for (const at::Tensor& tensor : tensors) made->made.emplace_back(tensor);
     // A list, dict or object that fn was given is that of each run. The graph must not keep it, as it may be large.
     const std::vector<py::object> given = mutable_holders_of(passed);
     const auto mark = [&](PyObject* part, Holder holder) -> py::object {
@@ -546,16 +549,20 @@ class PyCache {
   static void renew(Record* record) {
     bool any = false;
     for (const Record::Made& one : record->made) {
-      if (!one.returned.is_inference()) one.returned.unsafeGetTensorImpl()->bump_version();
-      any = any || one.is_changed();
+      const at::Tensor tensor = one.tensor();
+      if (!tensor.defined()) continue;
+      if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+      any = any || one.is_changed(tensor);
     }
     if (!any || !record->result) return;
     const auto change = [&](PyObject* part, Holder) -> py::object {
       if (!is_tensor(part)) return {};
+      const at::Tensor& tensor = THPVariable_Unpack(part);
       for (Record::Made& one : record->made) {
-        if (!THPVariable_Unpack(part).is_same(one.returned) || !one.is_changed()) continue;
-        one.returned = one.like.detach();
-        return py::cast(one.returned);
+        if (!tensor.is_same(one.tensor()) || !one.is_changed(tensor)) continue;
+        const at::Tensor renewed = one.like.detach();
+        one = Record::Made(renewed);
+        return py::cast(renewed);
       }
       return {};
     };
@@ -610,9 +617,7 @@ class PyCache {
       py::list kept;  // fn may change its closure
       const auto keep = [&](PyObject* one) { kept.append(py::reinterpret_borrow<py::object>(one)); };
       if (is_captured) {
-        keep(fn.ptr());
-        keep(code_of(fn.ptr()));
-        for_each_closed_over(fn.ptr(), keep);
+        for_each_of_callable(fn.ptr(), keep);
         for_each_identity(key.ptr(), keep);
         for (PyObject* const one : passed) for_each_identity(one, keep);
       }
@@ -643,8 +648,7 @@ class PyCache {
         return absl::FailedPreconditionError(whole.movement->why_direct);
       }
       if (is_captured) {
-        cache->torch_->keep(
-            cache->record_of(*whole.key, std::move(kept), *returned, passed, whole.buffers, std::move(made)));
+        cache->torch_->keep(cache->record_of(*whole.key, std::move(kept), *returned, passed, whole.buffers, made));
       }
       return absl::OkStatus();
     }

@@ -205,8 +205,7 @@ std::string explain(const Cache& cache, const Key& key) try {
   }
   if (paragraphs.empty()) {
     return "No run of this key is known: it was never run, it was erased, or it has been dropped among the keys "
-           "without a "
-           "template, of which the cache remembers 4096. Its next run is a first run.\n";
+           "without a template, of which the cache remembers 4096. Its next run is a first run.\n";
   }
   std::string text;
   for (const auto& [entry, number] : paragraphs) {

@@ -52,8 +52,8 @@ absl::Status Run::capture_usable(NoTemplate* none, Captured* out, Report* report
     usable = false;
     if (runs_directly) none->direct = EagerReason::kHandsOutMemory;
     captured.fn = absl::FailedPreconditionError(
-        "fn hands out memory that the graph would allocate: cudaMallocAsync in fn has no cudaFreeAsync there: "
-        "free the memory in fn, or allocate it before the run");
+        "fn hands out memory that the graph would allocate: cudaMallocAsync in fn has no cudaFreeAsync there. "
+        "Free the memory in fn, or allocate it before the run");
   } else if (!usable && was_called && !captured.is_misuse && runs_directly) {
     none->direct = EagerReason::kCaptureFailed;
   }

@@ -62,7 +62,7 @@ TEST_F(MistakesMemoryTest, AKeyThatHandsMemoryOutRunsDirectlyFromItsFirstRunOn) 
     EXPECT_EQ(entry.eager_reason, EagerReason::kHandsOutMemory);
     EXPECT_STREQ(to_string(EagerReason::kHandsOutMemory), "hands_out_memory");
     EXPECT_TRUE(says(entry.error, "fn hands out memory that the graph would allocate"));
-    EXPECT_TRUE(says(entry.error, "free the memory in fn, or allocate it before the run"));
+    EXPECT_TRUE(says(entry.error, "Free the memory in fn, or allocate it before the run"));
     EXPECT_FALSE(entry.recorded);
     stats = cache.stats();
     EXPECT_EQ(stats.eager(EagerReason::kHandsOutMemory), 12u);

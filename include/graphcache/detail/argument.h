@@ -68,8 +68,7 @@ void fill_up(const void* from, void* to) {
   std::memcpy(to, from, sizeof(T));
 }
 
-// The address and the size in bytes of the elements of a container, or of another object. That of an incomplete type is
-// 0.
+// The address and the size in bytes of the elements of a container, or of another object: 0 if its type is incomplete.
 template <class T>
 auto memory_of(const T& object, int)
     -> std::pair<const void*, decltype(std::size(object) * sizeof(*std::data(object)))> {
