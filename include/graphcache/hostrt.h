@@ -189,7 +189,7 @@ std::string last_stray();
 // Makes calls fail: the nth call of `function` from now on (1 is the next one), and the `times` - 1 calls after it,
 // return `error` and do nothing. times = -1 means for ever. The error also goes into the last-error slot. Several
 // failures may be armed; each counts calls by itself. A name that hostrt does not define is ignored and counts as a
-// misuse.
+// misuse. An error that ends the context, such as cudaErrorIllegalAddress, is a fault (below).
 //
 // "*" stands for any function with four exceptions, which fail by name only: cudaGetLastError, cudaPeekAtLastError, and
 // the two by which device code updates nodes, cudaGraphKernelNodeSetParam and cudaGraphKernelNodeSetGridDim.
@@ -200,6 +200,7 @@ std::string last_stray();
 // which means a refusal, and cudaGraphExecUpdateError for any other error. The executable stays usable.
 void fail_call(const char* function, int nth, cudaError_t error, int times = 1);
 
+// Forgets what fail_call() has asked for, and ends the fault that it has caused.
 void clear_failures();
 
 // The number of calls that fail_call() has made to fail since reset().
@@ -297,7 +298,7 @@ bool set_conditional(cudaGraphConditionalHandle handle, unsigned value);
 // body runs as one node. A graph with event nodes always runs in this order, after defer() as well.
 //
 // A kernel or a host function that throws an exception is a fault. Until reset(), each call that needs the device then
-// fails with cudaErrorLaunchFailure and does nothing else (fact 32).
+// fails with cudaErrorLaunchFailure and does nothing else, and queued work is dropped (fact 32).
 //
 // Threads. Every function of this header, and every runtime function, may be called from any thread. One lock
 // serialises them all, and also kernels, host functions and destructors of user objects. A runtime call from inside one

@@ -205,6 +205,8 @@ void fail_call(const char* function, int nth, cudaError_t error, int times) {
 void clear_failures() {
   const Locked world;
   world->failures.clear();
+  if (world->is_lost_by_failure) world->lost = cudaSuccess;
+  world->is_lost_by_failure = false;
 }
 
 std::uint64_t failures_injected() {

@@ -48,7 +48,7 @@ void unhold(State& state, Stream& stream) {
   --state.held_streams;
 }
 
-// Drops all queued work, as when a context is lost.
+// Drops all queued work.
 void drop_all(State& state) {
   for_each_stream(state, [](Stream& stream) {
     stream.queue.clear();
@@ -195,6 +195,11 @@ void release_obstacle(State& state, Stream& stream) {
 }
 
 }  // namespace
+
+void lose_context(State& state, cudaError_t error) {
+  state.lost = error;
+  drop_all(state);
+}
 
 bool is_lazy(const State& state) { return state.held_streams != 0 || state.deferred; }
 

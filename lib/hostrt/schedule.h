@@ -18,6 +18,9 @@
 
 namespace graphcache::hostrt {
 
+// As an error in work does. Not called while work runs.
+void lose_context(State& state, cudaError_t error);
+
 // Whether work may wait in queues now.
 bool is_lazy(const State& state);
 

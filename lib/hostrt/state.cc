@@ -109,6 +109,20 @@ State* make_state() {
   return made;
 }
 
+// Whether the error ends the context (fact 32).
+bool is_sticky(cudaError_t error) {
+  switch (error) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+      return true;
+    default:
+      return error >= cudaErrorHardwareStackError && error <= cudaErrorLaunchFailure;
+  }
+}
+
 }  // namespace
 
 State& state() {
@@ -151,6 +165,7 @@ void destroy_everything(State& state) {
   state.held_streams = 0;
   state.marks_ahead.clear();
   state.lost = cudaSuccess;
+  state.is_lost_by_failure = false;
   state.graph_memory = {};
   state.launched = {};
   free_blocks(state, state.device_memory, kAllDevices);
@@ -281,6 +296,10 @@ std::optional<cudaError_t> injected_failure(State& state, Function function) {
     state.failures.erase(std::remove_if(state.failures.begin(), state.failures.end(),
                                         [](const Failure& failure) { return failure.times == 0; }),
                          state.failures.end());
+    if (is_sticky(*error)) {
+      lose_context(state, *error);
+      state.is_lost_by_failure = true;
+    }
   }
   return error;
 }

@@ -118,7 +118,8 @@ struct State {
   std::uint64_t last_mark = 0;
   std::unordered_set<std::uint64_t> marks_ahead;  // marks in queues that have not been passed
 
-  cudaError_t lost = cudaSuccess;  // error of the work that failed; nothing runs after it (facts 32)
+  cudaError_t lost = cudaSuccess;   // error of the work that failed; nothing runs after it (facts 32)
+  bool is_lost_by_failure = false;  // by fail_call()
 
   std::array<std::uint64_t, kFunctionCount> calls = {};
   std::uint64_t kernels_run = 0;
@@ -245,7 +246,8 @@ class Inside {
   bool& flag_;
 };
 
-// If a failure is armed, `injected(call, error)` runs instead of the body and returns the call's result.
+// If a failure is armed, or the context is lost, `injected(call, error)` runs instead of the body and returns the
+// call's result.
 template <typename Body, typename Injected>
 [[gnu::always_inline]] inline cudaError_t enter(const Entry& entry, Body&& body, Injected&& injected) noexcept {
   Thread& thread = this_thread();
@@ -273,7 +275,7 @@ template <typename Body, typename Injected>
         return latch(thread, injected(call, *error));
       }
     }
-    if (world.lost != cudaSuccess && needs_context(entry.function)) return latch(thread, world.lost);
+    if (world.lost != cudaSuccess && needs_context(entry.function)) return latch(thread, injected(call, world.lost));
     const bool is_watched = entry.objects[0] != nullptr && presences().used.load(std::memory_order_relaxed) > 1;
     const std::vector<const void*> written = is_watched ? written_graphs(world, entry) : std::vector<const void*>();
     const cudaError_t error = body(call);

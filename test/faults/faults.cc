@@ -9,7 +9,7 @@
 namespace graphcache::test {
 namespace {
 
-void hold(World& world) { hostrt::hold(world.stream); }
+void hold(World& world) { world.hold(); }
 
 void add_runs(ScenarioList& list) {
   Options one;  // for all siblings

@@ -215,6 +215,11 @@ struct World {
     attempts.clear();
   }
 
+  void hold() {
+    is_held = true;
+    hostrt::hold(stream);
+  }
+
   cudaStream_t on() const { return per_thread ? cudaStreamPerThread : second ? *other : stream; }
 
   Stream stream;
@@ -222,6 +227,7 @@ struct World {
   DeviceBuffer<int> log{512}, count{1}, pointed{1};
   DeviceBuffer<unsigned> condition{1};
   DeviceBuffer<unsigned char> set{16}, copy{16};
+  bool is_held = false;  // whether work has waited in the stream
   const bool patches_by_device;
   std::optional<Cache> cache;
   std::vector<Attempt> attempts;

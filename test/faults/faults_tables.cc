@@ -66,7 +66,7 @@ void add_runs_by_rows(ScenarioList& list) {
   list.add("switch by a row on a second device", tables(1), kSmall, kLarge, turns, Outcome::kSwitched).devices = 2;
   list.add("switch by a row in flight", tables(1), kSmall, kLarge, turns, Outcome::kSwitched).before =
       [](World& world) {
-        hostrt::hold(world.stream);
+        world.hold();
         static const Work in_flight = kLarge;
         world.attempt(in_flight, 2);
       };
@@ -141,7 +141,7 @@ void add_ends_of_tables(ScenarioList& list) {
     Scenario& destroy = list.add(in_flight ? "destruction of a table in flight" : "destruction of a table", tables(1),
                                  kSmall, kLarge, turns, {});
     if (in_flight) {
-      destroy.before = [](World& world) { hostrt::hold(world.stream); };
+      destroy.before = [](World& world) { world.hold(); };
     }
     destroy.operate = [in_flight](World& world, const Scenario& the) {
       if (in_flight) world.attempt(the.mine, the.value);
@@ -186,7 +186,7 @@ void add_pointed(ScenarioList& list) {
         list.add(in_flight ? "destruction of pointed values in flight" : "destruction of pointed values", one, first,
                  second, {kMine, kTheOther}, {});
     destroy.operate = [in_flight](World& world, const Scenario& the) {
-      if (in_flight) hostrt::hold(world.stream);
+      if (in_flight) world.hold();
       world.attempt(the.mine, 5);
       world.cache.reset();
     };

@@ -179,6 +179,23 @@ TEST_F(HostrtGraphs, HeldWorkThatFailsFailsItsRelease) {
   EXPECT_EQ((Values{}), taken());
 }
 
+TEST_F(HostrtGraphs, FailureThatEndsTheContextDropsHeldWork) {
+  hostrt::hold(stream_);
+  OK(write(1, stream_));
+  hostrt::fail_call("cudaEventQuery", 1, cudaErrorIllegalAddress);
+  OK(write(2, other_));
+  GIVES(cudaErrorIllegalAddress, cudaEventQuery(event_));
+  GIVES(cudaErrorIllegalAddress, write(3, other_));
+  GIVES(cudaErrorIllegalAddress, cudaStreamSynchronize(stream_));
+  EXPECT_EQ((Values{2}), taken());
+  hostrt::clear_failures();
+  OK(write(4, stream_));
+  hostrt::fail_call("cudaEventQuery", 1, cudaErrorInvalidValue);
+  GIVES(cudaErrorInvalidValue, cudaEventQuery(event_));
+  OK(write(5, stream_));
+  EXPECT_EQ((Values{4, 5}), taken());
+}
+
 TEST_F(HostrtGraphs, WaitingForHeldWorkEndsWhenItFails) {
   hostrt::hold(stream_);
   OK(write(1, stream_));

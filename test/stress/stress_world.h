@@ -69,7 +69,7 @@ struct Plan {
   const std::uint64_t seed;
   bool gentle;        // nothing is forgotten, evicted or made to fail
   bool injects;       // calls fail
-  bool dies;          // the last failure destroys the context
+  bool dies;          // a failure destroys the context
   bool defers;        // work is deferred and runs in random order
   bool holds;         // streams are kept busy
   bool same_kernels;  // siblings differ only in arguments and grids
