@@ -36,6 +36,8 @@ class Reader {
       if (reading_ != nullptr) reading_->parts.back().end = end();
       if (!read_parameters(node) && reading_ == nullptr) return std::nullopt;
     }
+    signature_.append(fixed_copies_);
+    put(static_cast<std::uint32_t>(fixed_copies_.size()));
     copy_bytes();
     if (reading_ != nullptr) reading_->sizes.assign(sizes_.begin(), sizes_.end());
     return std::move(signature_);
@@ -319,7 +321,7 @@ class Reader {
       const bool is_known = put_memory(params.srcPtr.ptr) && put_memory(params.dstPtr.ptr);
       if (!is_known && reading_ == nullptr) return false;
     } else {
-      signature_.append(reinterpret_cast<const char*>(&params), sizeof params);
+      fixed_copies_.append(reinterpret_cast<const char*>(&params), sizeof params);
     }
     keep(content, params);
     return true;
@@ -366,6 +368,7 @@ class Reader {
   Content& content_;
   Reading* const reading_ = nullptr;  // Set if any graph is to be read.
   Signature signature_;
+  std::string fixed_copies_;  // Goes to the end of the signature, followed by its size.
   std::unordered_map<cudaGraphNode_t, std::uint32_t> index_of_;  // Filled once it is needed.
   std::size_t size_ = 0;                                         // Size of content_.bytes.
   std::vector<unsigned char> others_;                            // Parameters of nodes that are not kernels.
@@ -386,6 +389,13 @@ std::optional<Signature> describe(const Template& from, Content* content) {
   std::optional<Signature> signature = Reader(from, content).read();
   if (!signature) content->nodes = {};
   return signature;
+}
+
+std::string_view without_fixed_copies(const Signature& signature) {
+  std::uint32_t size = 0;
+  const std::size_t end = signature.size() - sizeof size;
+  std::memcpy(&size, signature.data() + end, sizeof size);
+  return std::string_view(signature).substr(0, end - size);
 }
 
 std::optional<Reading> read_all(const Template& from) {

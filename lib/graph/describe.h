@@ -7,6 +7,7 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "graph/attributes.h"
@@ -19,6 +20,8 @@ namespace graphcache {
 // with edge data, contexts, launch attributes, kinds and shapes of copies and sets, and the memory they use. Graphs of
 // equal signature pair their nodes by index.
 using Signature = std::string;
+// Without the parameters of copies in several dimensions, which a pointer may be among. It is enough to pair the nodes.
+std::string_view without_fixed_copies(const Signature& signature);
 
 // Reads the template's nodes into `content`. Returns nothing if the graph cannot have siblings, because updates do not
 // support one of its nodes or it could not be read.

@@ -51,9 +51,12 @@ absl::Status Run::learn(Captured* captured, std::optional<Signature>* signature,
   if (!own().signature) own().signature = describe(own().readable(), &before);
   *signature = describe(captured->graph, &now);
   if (values == nullptr) return absl::OkStatus();
+  const auto pairs_with = [&](const std::optional<Signature>& other) {
+    return *signature && other && without_fixed_copies(**signature) == without_fixed_copies(*other);
+  };
   // Recordings on two streams may differ in priorities.
-  const bool is_alike = *signature == own().signature || own().recorded_on != stream_;
-  if (!*signature || !own().signature || !is_alike || !are_comparable(before, now)) {
+  const bool is_alike = pairs_with(own().signature) || (*signature && own().signature && own().recorded_on != stream_);
+  if (!is_alike || !are_comparable(before, now)) {
     values->restart();
     return absl::OkStatus();
   }
@@ -72,7 +75,7 @@ absl::Status Run::learn(Captured* captured, std::optional<Signature>* signature,
     on_other_stack(0x1150, byte, [&] { capture_again(call, &again); });
     fatal = take_fatal_error(again);
     const bool is_usable = fatal.ok() && again.capture.ok() && again.fn.ok() &&
-                           describe(again.graph, &again.content) == *signature && are_comparable(now, again.content);
+                           pairs_with(describe(again.graph, &again.content)) && are_comparable(now, again.content);
     return is_usable ? &again.content : nullptr;
   });
   if (!fatal.ok()) {

@@ -236,6 +236,26 @@ TEST_F(ValuesFoundTest, CopiesOfRowsAreCaptured) {
   }
 }
 
+TEST_F(ValuesFoundTest, AValueBesideACopyOfRowsIsFound) {
+  constexpr std::size_t kWidth = 40 * sizeof(float);
+  Cache cache;
+  for (int i = 0; i < 20; ++i) {
+    float* const at = part(i < 8 ? 2 * (i % 3) : 0);
+    const float factor = static_cast<float>(i) + 2.5f;
+    const auto outcome = cache.run(key("k"), stream, values(at, factor), [&](cudaStream_t on, float* from, float f) {
+      cudaMemcpy2DAsync(data.get(), kWidth, from, kWidth, kWidth, 2, cudaMemcpyDeviceToDevice, on);
+      return add_to_data(on, f);
+    });
+    if (i < 10) {
+      EXPECT_CAPTURED(outcome) << i;
+    } else {
+      EXPECT_RUN(kPatched, outcome) << i;
+    }
+    ASSERT_EQ(data.read()[5], content(at) + 5 + factor) << i;
+  }
+  EXPECT_EQ(states(cache), "derived found");
+}
+
 TEST_F(ValuesFoundTest, SetsOfRowsAndOfWideElementsAreFound) {
   constexpr unsigned kWords = 40;
   for (const unsigned element : {1u, 2u, 4u}) {

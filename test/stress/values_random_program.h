@@ -144,7 +144,7 @@ struct Condition {
 };
 
 struct Node {
-  enum class Kind { kMix, kMixSmall, kRecord, kCopy, kSet, kSetRows };
+  enum class Kind { kMix, kMixSmall, kRecord, kCopy, kSet, kSetRows, kCopyRows };
   Kind kind = Kind::kMix;
   int lane = 0;
   Condition condition;
@@ -261,17 +261,19 @@ inline Program::Program(const Style& style, absl::Span<const Variable> variables
   Draw draw(style, variables, first_values, structure, constants);
   nodes_.resize(static_cast<std::size_t>(1 + draw.structure.below(12)));
   for (Node& node : nodes_) {
-    const int kind = draw.structure.below(11);
+    const int kind = draw.structure.below(style.derives ? 12 : 11);
     node.kind = kind < 3    ? Node::Kind::kMix
                 : kind < 6  ? Node::Kind::kMixSmall
                 : kind < 8  ? Node::Kind::kRecord
                 : kind < 9  ? Node::Kind::kCopy
                 : kind < 10 ? Node::Kind::kSet
-                            : Node::Kind::kSetRows;
+                : kind < 11 ? Node::Kind::kSetRows
+                            : Node::Kind::kCopyRows;
     const int lane = draw.structure.below(kLanes);
     node.lane = style.forks && &node != nodes_.data() ? lane : 0;  // There is always work on the stream itself.
     const int half = draw.structure.below(2);                      // Which of the lane's pools is written.
-    const bool is_same = node.kind != Node::Kind::kCopy && draw.structure.one_in(2);
+    const bool is_same =
+        node.kind != Node::Kind::kCopy && node.kind != Node::Kind::kCopyRows && draw.structure.one_in(2);
     node.out = draw.pointer(2 * node.lane + half);
     node.in = draw.pointer(2 * node.lane + (is_same ? half : 1 - half));
     using From = Argument::From;
@@ -377,6 +379,11 @@ inline cudaError_t Program::enqueue(const Node& node, cudaStream_t stream, const
     case Node::Kind::kSetRows: {
       constexpr std::size_t kPitch = kWords * sizeof(unsigned) / 2;
       return out == nullptr ? cudaSuccess : cudaMemset2DAsync(out, kPitch, 9, kPitch / 4, 2, stream);
+    }
+    case Node::Kind::kCopyRows: {  // A pointer in it is derived.
+      constexpr std::size_t kPitch = kWords * sizeof(unsigned) / 2;
+      if (out == nullptr || in == nullptr) return cudaSuccess;
+      return cudaMemcpy2DAsync(out, kPitch, in, kPitch, kPitch / 4, 2, cudaMemcpyDefault, stream);
     }
   }
   return cudaErrorUnknown;
