@@ -47,9 +47,23 @@ absl::Status out_of_memory() noexcept try {
 
 namespace {
 
+const char* advice_on_fatal(cudaError_t error) {
+  switch (error) {
+    case cudaErrorInitializationError:
+      return "; a process that was forked from one that has used CUDA cannot use it: fork before the first CUDA call "
+             "and the first run, or start a new program";
+    case cudaErrorContextIsDestroyed:
+      return "; after cudaDeviceReset, Cache::clear() lets the cache begin anew";
+    default:
+      return "; the CUDA context is lost, and all that it had: start a new process. Work that was enqueued before may "
+             "be the cause; compute-sanitizer names it";
+  }
+}
+
 absl::Status failure(std::string_view call, const char* verb, cudaError_t error, const char* advice) noexcept try {
-  absl::Status status(code_of(error), absl::StrCat(std::string(call), verb, cudaGetErrorName(error), " (",
-                                                   cudaGetErrorString(error), ")", advice));
+  absl::Status status(code_of(error),
+                      absl::StrCat(std::string(call), verb, cudaGetErrorName(error), " (", cudaGetErrorString(error),
+                                   ")", is_fatal(error) ? advice_on_fatal(error) : advice));
   status.SetPayload(kPayload, absl::Cord(absl::StrCat(static_cast<int>(error))));
   return status;
 } catch (const std::bad_alloc&) {
@@ -58,15 +72,7 @@ absl::Status failure(std::string_view call, const char* verb, cudaError_t error,
 
 }  // namespace
 
-absl::Status cuda_failure(std::string_view call, cudaError_t error) noexcept {
-  return failure(call, ": ", error,
-                 error == cudaErrorInitializationError
-                     ? "; a process that was forked from one that has used CUDA cannot use it: fork before the first "
-                       "CUDA call and the first run, or start a new program"
-                 : error == cudaErrorContextIsDestroyed
-                     ? "; after cudaDeviceReset, Cache::clear() lets the cache begin anew"
-                     : "");
-}
+absl::Status cuda_failure(std::string_view call, cudaError_t error) noexcept { return failure(call, ": ", error, ""); }
 
 absl::Status failure_of_fn(std::string_view call, cudaError_t error) noexcept {
   return failure(call, ": ", error, advice(error));

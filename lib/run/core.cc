@@ -165,7 +165,7 @@ bool Core::is_here() const {
 absl::Status Core::failed(const Key& key, absl::Status why) {
   if (has_begun() && is_fatal(cuda_error(why))) {
     log(key, message_of(why));
-    lose(why);
+    lose(with_text(why, absl::StrCat("since an earlier error: ", with_key(why, key).message())));
   }
   ++store.totals.failed;
   return with_key(why, key);

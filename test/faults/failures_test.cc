@@ -239,6 +239,9 @@ TEST_F(FailuresTest, FatalErrorReachesTheEntriesOfOtherKeys) {
   EXPECT_FALSE(world.cache->contains(key("other")));
   const auto other = world.run(key("other"), 1);
   EXPECT_EQ(cuda_error(other.status()), cudaErrorIllegalAddress) << other.status();
+  EXPECT_EQ(other.status().message().substr(0, 81),
+            "graphcache: key (\"other\"): since an earlier error: graphcache: key (\"my label\"): ");
+  EXPECT_TRUE(mentions(other.status(), "the CUDA context is lost")) << other.status();
   EXPECT_EQ(hostrt::calls("cudaGraphLaunch"), 1u);
   EXPECT_TRUE(world.cache->entries().empty());
   EXPECT_EQ(hostrt::calls("cudaGraphExecDestroy"), 0u);
