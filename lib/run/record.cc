@@ -165,9 +165,8 @@ std::unique_ptr<Recorded> Run::make_recorded(Captured* captured) {
 // Gives a template to the entry, which has none. If it throws, the entry has none.
 void Run::keep(std::unique_ptr<Recorded> made, Captured* captured) {
   const Content& content = *made->content;
-  if (made->values != nullptr) core_.store.note_values(entry_.get(), made->values->infos(content));
   core_.store.captured(entry_.get(), facts_of(content), content.node_count + content.inner_node_count,
-                       content.slots.nodes.size());
+                       content.slots.nodes.size(), made->infos());
   made->kept = std::move(captured->kept);
   entry_->graphs = std::move(made);
 }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "graph/describe.h"
 #include "graph/outside.h"
@@ -92,7 +93,7 @@ bool Run::update_to(std::unique_ptr<Recorded>& made, Captured* captured) {
   // Once the values are found, and if that is over, the policy chooses the executable. Until then it is a plain one.
   const bool is_for_now = !made->content->is_settled() && !own().content->is_settled();
   if (!is_alike || executable() == nullptr || !is_for_now) return false;
-  if (made->values != nullptr) core_.store.note_values(entry_.get(), made->values->infos(*made->content));
+  std::vector<ValueInfo> infos = made->infos();
   LastErrorGuard last_error;
   Totals& totals = core_.store.totals;
   Operation update(core_, EventKind::kUpdate, *entry_, totals.update_time);
@@ -112,7 +113,7 @@ bool Run::update_to(std::unique_ptr<Recorded>& made, Captured* captured) {
   made->unverified = own().unverified;
   made->kept = std::move(captured->kept);
   core_.bury_template(*entry_, Loss::kValues);
-  core_.store.recaptured(entry_.get(), made->content->slots.nodes.size());
+  core_.store.recaptured(entry_.get(), made->content->slots.nodes.size(), std::move(infos));
   entry_->graphs = std::move(made);
   return true;
 }

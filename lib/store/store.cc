@@ -158,9 +158,12 @@ bool Store::begin(Entry* locked, bool captures) {
   return policy_.has_room(locked->id, {is_idle(), last_use_of()});
 }
 
-void Store::captured(Entry* locked, const GraphFacts& facts, std::size_t nodes, std::size_t slot_nodes) {
+void Store::captured(Entry* locked, const GraphFacts& facts, std::size_t nodes, std::size_t slot_nodes,
+                     std::vector<ValueInfo> values) {
   MutexLock lock(mutex_);
+  Notes* const notes = values.empty() ? nullptr : &locked->note();
   policy_.captured(locked->id, facts);
+  if (notes != nullptr) notes->values = std::move(values);
   locked->nodes = nodes;
   locked->slot_nodes = slot_nodes;
   locked->error = absl::OkStatus();
@@ -170,19 +173,15 @@ void Store::captured(Entry* locked, const GraphFacts& facts, std::size_t nodes, 
   ++totals.captures;
 }
 
-void Store::recaptured(Entry* locked, std::size_t slot_nodes) {
+void Store::recaptured(Entry* locked, std::size_t slot_nodes, std::vector<ValueInfo> values) {
   MutexLock lock(mutex_);
+  if (!values.empty()) locked->note().values = std::move(values);
   locked->slot_nodes = slot_nodes;
   locked->error = absl::OkStatus();
   locked->broke = false;
   locked->template_lost = Loss::kValues;
   ++totals.captures;
   ++totals.forgotten;
-}
-
-void Store::note_values(Entry* locked, std::vector<ValueInfo> values) {
-  MutexLock lock(mutex_);
-  locked->note().values = std::move(values);
 }
 
 void Store::capture_failed(Entry* locked, absl::Status why, bool broke) {

@@ -69,12 +69,11 @@ class Store {
   // Counts a use. Returns whether an entry that has no graph, or whose run will capture another one, could have an
   // executable now, so that no capture is wasted.
   bool begin(Entry* locked, bool captures = false) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The entry, which had no graph, has one now. If this throws, nothing has changed.
-  void captured(Entry* locked, const GraphFacts& facts, std::size_t nodes, std::size_t slot_nodes)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // The entry, which had no graph, has one now, in which this is known of its values. If it throws, the entry has none.
+  void captured(Entry* locked, const GraphFacts& facts, std::size_t nodes, std::size_t slot_nodes,
+                std::vector<ValueInfo> values) ABSL_LOCKS_EXCLUDED(mutex_);
   // A graph of the same facts takes the place of the entry's.
-  void recaptured(Entry* locked, std::size_t slot_nodes) ABSL_LOCKS_EXCLUDED(mutex_);
-  void note_values(Entry* locked, std::vector<ValueInfo> values) ABSL_LOCKS_EXCLUDED(mutex_);
+  void recaptured(Entry* locked, std::size_t slot_nodes, std::vector<ValueInfo> values) ABSL_LOCKS_EXCLUDED(mutex_);
   void capture_failed(Entry* locked, absl::Status why, bool broke) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // A locked entry that has a graph and no executable joins the family of the stream, if it can have siblings.

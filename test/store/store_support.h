@@ -162,7 +162,7 @@ class StoreTest : public testing::Test {
   void capture(Entry* locked, StoredGraph graph) {
     const GraphFacts facts = graph.facts;
     locked->graphs = std::make_unique<StoredGraph>(std::move(graph));
-    store().captured(locked, {.shape = facts.shape, .nodes = facts.nodes, .bytes = facts.bytes}, 100, 7);
+    store().captured(locked, {.shape = facts.shape, .nodes = facts.nodes, .bytes = facts.bytes}, 100, 7, {});
   }
   // A run up to its capture. The entry is locked.
   Entry* record(int number, StoredGraph graph = alone()) {
