@@ -22,6 +22,9 @@
 namespace graphcache {
 namespace {
 
+// Addresses of the host's memory, as a rule. A smaller value is rather a number, or two.
+bool is_host_range(std::uint64_t value) { return value >= std::uint64_t{1} << 38 && value < std::uint64_t{1} << 47; }
+
 // ---- Texts ----------------------------------------------------------------------------------------------------------
 
 // What a value points to if it may be a pointer, else empty.
@@ -38,9 +41,7 @@ std::string place_of(std::uint64_t value) {
     case cudaMemoryTypeHost:
       return "pinned host memory";
     default:
-      // Smaller values are numbers more often than addresses.
-      constexpr std::uint64_t kLeastOfHost = std::uint64_t{1} << 32;
-      if (value < kLeastOfHost || value >= std::uint64_t{1} << 47) return "";
+      if (!is_host_range(value)) return "";
       return is_on_this_threads_stack(reinterpret_cast<const void*>(value)) ? "on this thread's stack"
                                                                             : "pageable host memory or freed memory";
   }
@@ -389,9 +390,8 @@ class Comparison {
 
   // Whether this is memory of the host that CUDA does not know, or a number that looks like its address.
   static bool is_host_address(const unsigned char* at) {
-    const auto value = as<std::uint64_t>(at);
     bool pageable = false;
-    if (value < std::uint64_t{1} << 32 || value >= std::uint64_t{1} << 47) return false;
+    if (!is_host_range(as<std::uint64_t>(at))) return false;
     (void)find_pageable(as<const void*>(at), &pageable);
     return pageable;
   }

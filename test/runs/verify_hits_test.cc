@@ -200,6 +200,14 @@ TEST_F(VerifyHitsTest, WhatEachCallOfFnChanges) {
          value.real = ++calls % 2 == 0 ? 1.5 : 2.5;
          CUDA_OK(launch(copy_struct, dim3(1), dim3(1), on, out.get(), value));
        }},
+      {"argument 1, bytes 8 to 15 of 40",
+       [&](cudaStream_t on) {
+         Mixed value;
+         std::memset(static_cast<void*>(&value), 0, sizeof value);
+         const int two_numbers[] = {7, ++calls % 2 + 20};  // Together they are no address.
+         std::memcpy(&value.real, two_numbers, sizeof two_numbers);
+         CUDA_OK(launch(copy_struct, dim3(1), dim3(1), on, out.get(), value));
+       }},
   };
   for (const auto& [argument, fn] : cases) {
     SCOPED_TRACE(argument);
