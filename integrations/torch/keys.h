@@ -210,9 +210,11 @@ inline void graphcache_key(Keyer& keyer, const Callable& callable) {
 
 inline std::string name_of_type(PyObject* object) { return Py_TYPE(object)->tp_name; }
 
+// Whether it may require gradients or have tangents.
+inline bool has_autograd(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl()->autograd_meta() != nullptr; }
 // Whether it has a tangent of forward-mode differentiation, which is in other memory.
 inline bool is_dual(const at::Tensor& tensor) {
-  return tensor.unsafeGetTensorImpl()->autograd_meta() != nullptr && tensor._fw_grad(/*level=*/0).defined();
+  return has_autograd(tensor) && tensor._fw_grad(/*level=*/0).defined();
 }
 // Whether its memory describes the tensor completely.
 inline bool is_plain_tensor(PyObject* value) {
@@ -653,13 +655,17 @@ class ArgumentKinds {
     }
   }
   static bool is_like(const at::Tensor& tensor, const Kind& kind, Position& at) {
+    const bool is_simple = !has_autograd(tensor);  // These are calls into a library.
+    const bool has_gradient = !is_simple && tensor.requires_grad();
     const bool is_it = tensor.key_set() == kind.keys && tensor.scalar_type() == kind.type &&
-                       (tensor.requires_grad() ? tensor.unsafeGetTensorImpl() : nullptr) == kind.with_gradient &&
+                       (has_gradient ? tensor.unsafeGetTensorImpl() : nullptr) == kind.with_gradient &&
                        tensor.get_device() == kind.device && static_cast<std::size_t>(tensor.dim()) == kind.size &&
-                       !is_dual(tensor);
+                       (is_simple || !is_dual(tensor));
     if (!is_it) return false;
     for (const c10::IntArrayRef numbers : {tensor.sizes(), tensor.strides()}) {
-      if (!std::equal(numbers.begin(), numbers.end(), at.number)) return false;
+      for (std::size_t i = 0; i < kind.size; ++i) {  // A call of memcmp takes longer.
+        if (numbers[i] != at.number[i]) return false;
+      }
       at.number += kind.size;
     }
     if (kind.what == Kind::kCopied) return true;
