@@ -7,11 +7,21 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <iterator>
+#include <initializer_list>
 #include <system_error>
 #include <utility>
 
 namespace graphcache {
+namespace {
+
+template <class T>
+void check_choice(const char* name, T value, std::initializer_list<T> valid, absl::Status* status) {
+  if (std::find(valid.begin(), valid.end(), value) != valid.end()) return;
+  status->Update(absl::InvalidArgumentError(
+      absl::StrCat("Options::", name, " has an invalid value (", static_cast<int>(value), ")")));
+}
+
+}  // namespace
 
 absl::Status check(Options& options) {
   if (options.device == kMinusOne) {
@@ -31,32 +41,20 @@ absl::Status check(Options& options) {
   if (std::find(options.listeners.begin(), options.listeners.end(), nullptr) != options.listeners.end()) {
     return absl::InvalidArgumentError("Options::listeners contains a null pointer");
   }
-  const Share shares[] = {Share::kNever, Share::kWhenFull, Share::kAlways};
-  if (std::find(std::begin(shares), std::end(shares), options.share) == std::end(shares)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Options::share has an invalid value (", static_cast<int>(options.share), ")"));
-  }
   if ((options.instantiate_flags & ~static_cast<unsigned long long>(cudaGraphInstantiateFlagUseNodePriority)) != 0) {
     return absl::InvalidArgumentError(
         "Options::instantiate_flags may contain only cudaGraphInstantiateFlagUseNodePriority");
   }
-  const cudaStreamCaptureMode modes[] = {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
-                                         cudaStreamCaptureModeRelaxed};
-  if (std::find(std::begin(modes), std::end(modes), options.capture_mode) == std::end(modes)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Options::capture_mode has an invalid value (", static_cast<int>(options.capture_mode), ")"));
-  }
-  if (options.on_capture_failure != OnCaptureFailure::kRunDirectly &&
-      options.on_capture_failure != OnCaptureFailure::kReturnError) {
-    return absl::InvalidArgumentError(absl::StrCat("Options::on_capture_failure has an invalid value (",
-                                                   static_cast<int>(options.on_capture_failure), ")"));
-  }
-  const OnStale reactions[] = {OnStale::kReport, OnStale::kForget, OnStale::kReturnError};
-  if (std::find(std::begin(reactions), std::end(reactions), options.on_stale) == std::end(reactions)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Options::on_stale has an invalid value (", static_cast<int>(options.on_stale), ")"));
-  }
-  if (const char* const wanted = std::getenv("GRAPHCACHE_VERIFY"); wanted != nullptr && options.verify_every == 0) {
+  absl::Status status;
+  check_choice("share", options.share, {Share::kNever, Share::kWhenFull, Share::kAlways}, &status);
+  check_choice("capture_mode", options.capture_mode,
+               {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed}, &status);
+  check_choice("on_capture_failure", options.on_capture_failure,
+               {OnCaptureFailure::kRunDirectly, OnCaptureFailure::kReturnError}, &status);
+  check_choice("on_stale", options.on_stale, {OnStale::kReport, OnStale::kForget, OnStale::kReturnError}, &status);
+  if (!status.ok()) return status;
+  if (const char* const wanted = std::getenv("GRAPHCACHE_VERIFY");
+      wanted != nullptr && *wanted != '\0' && options.verify_every == 0) {
     int every = 0;
     const char* const end = wanted + std::strlen(wanted);
     const auto [read, error] = std::from_chars(wanted, end, every);
