@@ -37,7 +37,7 @@ class FoundValues {
   using RecordAgain = absl::FunctionRef<const Content*(const Content& values_of)>;
   void learn(const Content& before, const Content& now, RecordAgain record_again);
   // The recordings cannot be compared: their nodes differ, or could not be read. What was known is void. After a few
-  // of these in a row, nothing more is learned.
+  // of these in a row, nothing more is learned until many recordings in a row could be.
   void restart();
 
   // Makes slots of the words of the last recording that follow values.
@@ -46,7 +46,7 @@ class FoundValues {
   std::vector<ValueInfo> infos(const Content& content) const;
 
  private:
-  static constexpr int kMostRestarts = 3;
+  static constexpr int kMostRestarts = 3, kManyAlike = 16;
 
   // A word of a node's parameters that has changed. Noise has no values.
   struct Word {
@@ -78,6 +78,7 @@ class FoundValues {
   ValueSet found_ = 0;                                   // The values that may be patched,
   std::vector<std::pair<Binding, Binding>> agreements_;  // as long as these give the same bytes.
   int restarts_ = 0;
+  int alike_ = 0;  // Number of recordings that could be compared since it has given up.
 };
 
 // Whether words of two recordings can be compared: they have the same nodes, kernels and launch shapes.

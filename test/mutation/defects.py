@@ -601,6 +601,7 @@ DEFECTS = [
            "if ((word.suspects & changed) == 0) word.suspects |= changed;", "", ("values", "values_random")),
     Defect("a suspect stays one", "left != 0) {\n      word.suspects = left;", "left != 0) {", ("values",)),
     Defect("a graph that cannot be compared leaves what was found", "*this = FoundValues(places_);", "", ("values",)),
+    Defect("a key whose graphs could not be compared never learns again", "++alike_ < kManyAlike", "++alike_ > 0", ("values",)),
     Defect("a key whose graphs cannot be compared learns for ever", "return restarts_ > kMostRestarts;", "return restarts_ < 0;",
            ("values",)),
     Defect("the distance of an address to its pointer is lost", "found.addend = at - address;", "", ("values",)),
