@@ -78,8 +78,9 @@ std::vector<EntryInfo> Cache::entries() const try {
 }
 absl::StatusOr<GraphInfo> Cache::graph(const Key& key) const try {
   const std::optional<std::uint64_t> entry = core_->store.latest(key);
-  if (!entry) return with_key(absl::NotFoundError("no run of this key is known"), key);
-  return graph(*entry);
+  if (entry) return graph(*entry);
+  const absl::Status lost = status();
+  return with_key(lost.ok() ? absl::NotFoundError("no run of this key is known") : lost, key);
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 }

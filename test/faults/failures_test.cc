@@ -242,6 +242,7 @@ TEST_F(FailuresTest, FatalErrorReachesTheEntriesOfOtherKeys) {
   EXPECT_EQ(other.status().message().substr(0, 81),
             "graphcache: key (\"other\"): since an earlier error: graphcache: key (\"my label\"): ");
   EXPECT_TRUE(mentions(other.status(), "the CUDA context is lost")) << other.status();
+  EXPECT_EQ(cuda_error(world.cache->graph(key("other")).status()), cudaErrorIllegalAddress);
   EXPECT_EQ(hostrt::calls("cudaGraphLaunch"), 1u);
   EXPECT_TRUE(world.cache->entries().empty());
   EXPECT_EQ(hostrt::calls("cudaGraphExecDestroy"), 0u);
