@@ -480,7 +480,10 @@ std::string FoundValues::text_of(const Word& word, const Content& content) {
     while (argument > 0 && content.arguments[node.first_argument + argument] > word.offset) --argument;
     what = absl::StrCat("argument ", argument);
   }
-  return absl::StrCat(what, " of node ", word.node, " (", kind_of(node), ")");
+  const bool has_rows =
+      node.type == cudaGraphNodeTypeMemcpy && !is_plain_copy(params_of<cudaMemcpy3DParms>(content, node));
+  return absl::StrCat(what, " of node ", word.node, " (", kind_of(node),
+                      has_rows ? " of rows, which CUDA does not patch)" : ")");
 }
 
 void write_values(const Content& content, const unsigned char* values, std::uint32_t index, unsigned char* bytes) {

@@ -233,6 +233,8 @@ TEST_F(ValuesFoundTest, CopiesOfRowsAreCaptured) {
       }
     }
     EXPECT_EQ(states(cache), "derived");
+    EXPECT_EQ(cache.entries().at(0).values.at(0).places,
+              "a parameter of node 0 (copy of rows, which CUDA does not patch)");
   }
 }
 
