@@ -36,8 +36,8 @@ class Audience {
   // An event that lasts until the end of the scope. Does nothing, and reads no clock, if nobody listens.
   class Span {
    public:
-    Span(const Audience& audience, const CacheEvent& event) : Span(audience, event, Filter()) {}
-    Span(const Audience& audience, const CacheEvent& event, Filter filter);
+    Span(const Audience& audience, const CacheEvent& of) : Span(audience, of, Filter()) {}
+    Span(const Audience& audience, const CacheEvent& of, Filter filter);
     ~Span();
     Span(const Span&) = delete;
     Span& operator=(const Span&) = delete;

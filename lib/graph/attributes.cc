@@ -29,17 +29,17 @@ std::string window(const CUlaunchAttributeValue& value) {
 
 }  // namespace
 
-const KnownAttribute kAttributes[12] = {{1, "access policy window", window},
-                                        {kCooperative, "cooperative", number<int>},
-                                        {kClusterDimension, "cluster dimension", three},
-                                        {5, "cluster scheduling policy", number<int>, /*needs_cluster=*/true},
-                                        {8, "priority", number<int>},
-                                        {9, "memory synchronization domain map", domains},
-                                        {10, "memory synchronization domain", number<int>},
-                                        {kPreferredClusterDimension, "preferred cluster dimension", three, true},
-                                        {kDeviceUpdatable, "device-updatable", number<int>},
-                                        {14, "shared memory carveout", number<unsigned>},
-                                        {17, "portable cluster size mode", number<int>, false, /*since=*/13020},
-                                        {18, "shared memory mode", number<int>, false, 13020}};
+const KnownAttribute kKnownAttributes[12] = {{1, "access policy window", window},
+                                             {kCooperative, "cooperative", number<int>},
+                                             {kClusterDimension, "cluster dimension", three},
+                                             {5, "cluster scheduling policy", number<int>, /*needs_cluster=*/true},
+                                             {8, "priority", number<int>},
+                                             {9, "memory synchronization domain map", domains},
+                                             {10, "memory synchronization domain", number<int>},
+                                             {kPreferredClusterDimension, "preferred cluster dimension", three, true},
+                                             {kDeviceUpdatable, "device-updatable", number<int>},
+                                             {14, "shared memory carveout", number<unsigned>},
+                                             {17, "portable cluster size mode", number<int>, false, /*since=*/13020},
+                                             {18, "shared memory mode", number<int>, false, 13020}};
 
 }  // namespace graphcache

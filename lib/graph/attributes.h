@@ -28,6 +28,6 @@ struct KnownAttribute {
 
 // Reading one costs 0.08 us a node. Programmatic launches are edges of the graph. NVLink-centric scheduling (16) cannot
 // be read, but an update that changes it fails.
-extern const KnownAttribute kAttributes[12];
+extern const KnownAttribute kKnownAttributes[12];
 
 }  // namespace graphcache

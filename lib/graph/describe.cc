@@ -250,7 +250,7 @@ class Reader {
   // Reads all attributes, because an update refuses to change some and silently ignores others (fact 19).
   bool read_attributes(cudaGraphNode_t node, bool* grid_updatable) {
     bool has_cluster = false;
-    for (const KnownAttribute& known : kAttributes) {
+    for (const KnownAttribute& known : kKnownAttributes) {
       if ((known.needs_cluster && !has_cluster) || known.since > driver_.version) continue;
       bool is_set = false;
       if (!read_attribute(node, known.id, &is_set)) return false;
@@ -269,7 +269,7 @@ class Reader {
   }
 
   void keep_attributes(cudaGraphNode_t node) {
-    for (const KnownAttribute& known : kAttributes) {
+    for (const KnownAttribute& known : kKnownAttributes) {
       CUlaunchAttributeValue value;
       bool is_set = false;
       if (driver_.kernel_attribute == nullptr) return;

@@ -140,9 +140,9 @@ std::uint32_t change_as_float(const detail::ValuePlace& place, const Content& be
     const unsigned char* const value = content.values.data() + place.offset;
     unsigned char room[detail::kMaxConvertedBytes];
     if (place.size != sizeof(float)) place.convert(value, room);
-    std::uint32_t bits = 0;
-    std::memcpy(&bits, place.size == sizeof(float) ? value : room, sizeof bits);
-    return bits;
+    std::uint32_t word = 0;
+    std::memcpy(&word, place.size == sizeof(float) ? value : room, sizeof word);
+    return word;
   };
   const std::uint32_t was = bits(before), is = bits(now);
   return std::max(was, is) - std::min(was, is);

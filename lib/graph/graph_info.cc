@@ -12,9 +12,9 @@
 #include "cuda/compat.h"
 #include "cuda/driver.h"
 #include "cuda/errors.h"
+#include "graph/describe.h"
 #include "graph/fields.h"
 #include "graph/node_names.h"
-#include "graph/describe.h"
 
 namespace graphcache {
 namespace {

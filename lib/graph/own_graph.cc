@@ -17,9 +17,9 @@
 #include "cuda/compat.h"
 #include "cuda/driver.h"
 #include "cuda/errors.h"
+#include "graph/describe.h"
 #include "graph/inspect.h"
 #include "graph/node_names.h"
-#include "graph/describe.h"
 #include "graphcache/status.h"
 
 namespace graphcache {

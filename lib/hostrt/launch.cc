@@ -69,7 +69,7 @@ cudaError_t launch(const Call& call, const LaunchRequest& request) {
     }
     if (attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization) {
       programmatic = attribute.val.programmaticStreamSerializationAllowed != 0;
-    } else if (const cudaError_t error = set_attribute(params, attribute.id, attribute.val); error != cudaSuccess) {
+    } else if (error = set_attribute(params, attribute.id, attribute.val); error != cudaSuccess) {
       return error;
     }
   }

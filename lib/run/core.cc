@@ -72,19 +72,19 @@ absl::Status find_or_make_context(int device, std::uint64_t* id) {
 
 }  // namespace
 
-Core::Core(const Options& options, absl::Status invalid)
-    : asked(options),
-      invalid(std::move(invalid)),
-      enabled(this->invalid.ok() && options.max_executables > 0 && !is_set("GRAPHCACHE_DISABLE")),
+Core::Core(const Options& given, absl::Status why_not)
+    : asked(given),
+      invalid(std::move(why_not)),
+      enabled(invalid.ok() && given.max_executables > 0 && !is_set("GRAPHCACHE_DISABLE")),
       logs_to_stderr(is_set("GRAPHCACHE_LOG")),
-      audience(std::make_shared<const Audience>(options.listeners)),
-      options(options),
-      store({.share = options.share,
-             .max_executables = static_cast<std::size_t>(std::max(options.max_executables, 0)),
-             .max_device_bytes = options.max_device_bytes,
+      audience(std::make_shared<const Audience>(given.listeners)),
+      options(given),
+      store({.share = given.share,
+             .max_executables = static_cast<std::size_t>(std::max(given.max_executables, 0)),
+             .max_device_bytes = given.max_device_bytes,
              .mechanisms = mechanisms_of_new_caches},
-            static_cast<std::size_t>(std::max(options.max_templates, 0)), hits->epoch) {
-  this->options.diagnose = options.diagnose || is_set("GRAPHCACHE_DIAGNOSE");
+            static_cast<std::size_t>(std::max(given.max_templates, 0)), hits->epoch) {
+  options.diagnose = given.diagnose || is_set("GRAPHCACHE_DIAGNOSE");
   hits->hits_skipped = ~audience->hits_mask();
 }
 

@@ -31,8 +31,8 @@ namespace graphcache {
 
 class Core {
  public:
-  // `invalid` is what is wrong with the options, or ok. Makes no CUDA call.
-  Core(const Options& options, absl::Status invalid);
+  // `why_not` is what is wrong with the options, or ok. Makes no CUDA call.
+  Core(const Options& given, absl::Status why_not);
   ~Core();
 
   // The first call makes what needs CUDA, on the stream's device if the options name none. The first call after clear()
