@@ -88,7 +88,7 @@ class Recorder {
               A&&...) = delete;
 
   // Copies as cudaMemcpyAsync(dst, src, bytes, kind, stream()) does. Slots for `dst` and `src` may have any pointer
-  // type, and a slot for `bytes` any integer type. A size of 0 copies nothing.
+  // type, and a slot for `bytes` any integer type. A size of 0 copies nothing, and is not captured.
   //
   // A graph accesses host memory when it is launched: after `fn` has returned, and again in each replay. So pinned
   // memory (from cudaMallocHost or cudaHostRegister) must live as long as the key's entry, or be a slot.
