@@ -19,7 +19,7 @@ namespace graphcache {
 
 enum class OnCaptureFailure {
   kRunDirectly,  // The run calls `fn` again, uncaptured. The next capture is tried after 1, 2, 4, ... 1024 direct runs.
-  kReturnError,  // The run returns the error, and nothing was captured. The next run tries again.
+  kReturnError,  // The run returns the error, and what was captured does not run. The next run tries again.
 };
 
 // What a run does when verify mode (Options::verify_every) finds that the graph of its key is stale.

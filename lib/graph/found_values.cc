@@ -242,8 +242,8 @@ ValueSet FoundValues::explain(const Word& word, const Content& before, const Con
 void FoundValues::learn(const Content& before, const Content& now, RecordAgain record_again) {
   if (has_given_up()) {
     if (++alike_ < kManyAlike) return;
-    restarts_ = -1;  // As if it had never been started again.
     restart();
+    restarts_ = 0;
   }
   ValueSet changed = 0, fresh = 0;  // Fresh values have not changed before.
   for (std::size_t i = 0; i < places_.size(); ++i) {

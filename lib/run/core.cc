@@ -163,12 +163,13 @@ bool Core::is_here() const {
 }
 
 absl::Status Core::failed(const Key& key, absl::Status why) {
+  absl::Status named = with_key(why, key);
   if (has_begun() && is_fatal(cuda_error(why))) {
     log(key, message_of(why));
-    lose(with_text(why, absl::StrCat("since an earlier error: ", with_key(why, key).message())));
+    lose(with_text(why, absl::StrCat("since an earlier error: ", named.message())));
   }
   ++store.totals.failed;
-  return with_key(why, key);
+  return named;
 }
 
 // After a fatal error all handles are dropped, none is destroyed (fact 32), and every later run returns that error.
