@@ -1,5 +1,7 @@
 #include "graph/capture.h"
 
+#include <absl/strings/cord.h>
+#include <absl/strings/str_cat.h>
 #include <cxxabi.h>
 
 #include <string>
@@ -98,6 +100,17 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   if (call.gets_values()) note_ranges(call, &content);
   recording.take_inner(&captured.graph, &content);
   return captured;
+}
+
+absl::Status Captured::failure() const {
+  if (capture.ok()) return fn;
+  const cudaError_t error = cuda_error(fn);
+  const bool is_same = error != cudaSuccess && error == cuda_error(capture);
+  if (fn.ok() || is_same || is_capture_error(error) || is_misuse) return capture;
+  absl::Status both = with_text(fn, absl::StrCat(fn.message(), "; ", capture.message()));
+  if (error != cudaSuccess) return both;
+  capture.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) { both.SetPayload(type, payload); });
+  return both;
 }
 
 absl::Status take_fatal_error(Captured& captured) {

@@ -32,6 +32,9 @@ struct Captured {
   std::vector<std::string> strays;
   // Whether `tell` was called with the call that broke the capture.
   bool was_told = false;
+
+  // Why there is no graph that could be kept: what broke the capture, after an error of `fn`'s own.
+  absl::Status failure() const;
 };
 
 // Calls `fn` under a capture of `stream`. Afterwards the stream is not capturing, even if `fn` throws. Only exceptions

@@ -152,12 +152,17 @@ struct Side {
 class Comparison {
  public:
   Comparison(RecordedGraph kept, RecordedGraph now) : kept_(kept), now_(now) {}
-  Comparison(RecordedGraph kept, RecordedGraph now, RecordedGraph again, RecordedGraph last)
-      : kept_(kept), now_(now), again_(std::in_place, again), last_(std::in_place, last) {}
+  Comparison(RecordedGraph kept, RecordedGraph now, RecordedGraph again, RecordedGraph last, RecordedGraph elsewhere)
+      : kept_(kept),
+        now_(now),
+        again_(std::in_place, again),
+        last_(std::in_place, last),
+        elsewhere_(std::in_place, elsewhere) {}
 
   std::optional<std::string> run() {
-    for (Side* const side : {&kept_, &now_, again_ ? &*again_ : nullptr, last_ ? &*last_ : nullptr}) {
-      if (side != nullptr && !side->read()) return std::nullopt;
+    if (!kept_.read() || !now_.read()) return std::nullopt;
+    for (std::optional<Side>* const side : {&again_, &last_, &elsewhere_}) {
+      if (*side && !(*side)->read()) return std::nullopt;
     }
     find_own_memory();
     std::optional<std::string> found = compare_nodes();
@@ -279,11 +284,13 @@ class Comparison {
       const std::vector<Field> a = kept_.fields(index), b = now_.fields(index);
       const std::vector<Field> again = fields_in(again_ ? &again_->reading : nullptr, index, now);
       const std::vector<Field> last = fields_in(last_ ? &last_->reading : nullptr, index, now);
+      const std::vector<Field> elsewhere = fields_in(elsewhere_ ? &elsewhere_->reading : nullptr, index, now);
       const auto bytes_at = [](const std::vector<Field>& fields, std::size_t i) {
         return i < fields.size() ? bytes_of(fields[i]) : nullptr;
       };
       for (std::size_t i = 0; i < std::min(a.size(), b.size()) && found_.empty(); ++i) {
-        compare(a[i], b[i], {bytes_of(a[i]), bytes_of(b[i]), bytes_at(again, i), bytes_at(last, i)});
+        compare(a[i], b[i],
+                {bytes_of(a[i]), bytes_of(b[i]), bytes_at(again, i), bytes_at(last, i), bytes_at(elsewhere, i)});
       }
     }
     const Reading::Part &a = kept_.reading.parts[index], &b = now_.reading.parts[index];
@@ -303,11 +310,11 @@ class Comparison {
 
   // The bytes of a field in each recording, or null where there are none.
   struct Bytes {
-    const unsigned char *kept, *now, *again, *last;
+    const unsigned char *kept, *now, *again, *last, *elsewhere;
 
     Bytes from(std::size_t at) const {
       const auto move = [at](const unsigned char* bytes) { return bytes == nullptr ? nullptr : bytes + at; };
-      return {move(kept), move(now), move(again), move(last)};
+      return {move(kept), move(now), move(again), move(last), move(elsewhere)};
     }
   };
 
@@ -355,7 +362,7 @@ class Comparison {
         find(absl::StrCat(where(), " was ", text_of(word.kept, length),
                           " when the key was recorded, and each call of fn has another one, such as ",
                           text_of(same(word.kept, word.last, length) ? word.again : word.last, length)));
-      } else if (is_another_value(word, length)) {
+      } else if (is_another_value(word, length, /*is_member=*/size > kWord)) {
         find(where(), text_of(word.kept, length), text_of(word.now, length));
       } else if (length == kWord && same(word.kept, word.now, length)) {
         check_memory(where(), word.kept);
@@ -367,11 +374,20 @@ class Comparison {
     return std::memcmp(a, b, length) == 0;
   }
 
-  // Whether bytes that are defined differ between the kept and the new recording.
-  static bool is_another_value(const Bytes& word, std::size_t length) {
+  // Whether bytes that are defined differ between the kept and the new recording. A member that looks like an address
+  // of pageable memory is not compared: no kernel may read there, and padding often holds a part of one.
+  static bool is_another_value(const Bytes& word, std::size_t length, bool is_member) {
     if (word.again == nullptr) return !same(word.kept, word.now, length);
+    if (is_member && length == kWord && is_host_address(word.kept) && is_host_address(word.now)) return false;
+    const auto is_defined = [&](std::size_t i) {
+      const bool is_everywhere = word.elsewhere == nullptr || word.elsewhere[i] == word.now[i];
+      return is_everywhere && word.again[i] == word.now[i];
+    };
     bool differs = false;
-    for (std::size_t i = 0; i < length; ++i) differs |= word.again[i] == word.now[i] && word.kept[i] != word.now[i];
+    for (std::size_t i = 0; i < length; ++i) {
+      const bool is_of_padding = i % 2 == 1 && !is_defined(i - 1);  // It ends at an even place.
+      differs |= word.kept[i] != word.now[i] && is_defined(i) && !is_of_padding;
+    }
     if (!differs || length < kWord || same(word.now, word.again, kWord)) return differs;
     return !(has_memory(word.now) && has_memory(word.again)) && !are_of_stack(word.kept, word.now, word.again);
   }
@@ -380,10 +396,14 @@ class Comparison {
   // only if they return, because each recording may have got memory of its own; those of pageable memory never, because
   // no kernel may read it.
   static bool is_another_each_time(const Bytes& word, std::size_t length, bool is_member) {
-    if (word.again == nullptr || word.last == nullptr || same(word.again, word.last, length)) return false;
+    if (word.again == nullptr || word.last == nullptr || word.elsewhere == nullptr) return false;
+    if (same(word.again, word.last, length) || same(word.last, word.elsewhere, length)) return false;
     const bool is_address = length == kWord && has_memory(word.again) && has_memory(word.last);
     if (length == kWord && is_host_address(word.again) && is_host_address(word.last)) return false;
-    return (!is_member && !is_address) || same(word.last, word.kept, length) || same(word.last, word.now, length);
+    const auto returns = [&](const unsigned char* value) {
+      return same(value, word.kept, length) || same(value, word.now, length);
+    };
+    return (!is_member && !is_address) || (returns(word.last) && returns(word.elsewhere));
   }
 
   static bool has_memory(const unsigned char* at) { return allocation_at(as<std::uint64_t>(at)).has_value(); }
@@ -421,7 +441,7 @@ class Comparison {
   static constexpr std::size_t kWord = sizeof(std::uint64_t);
 
   Side kept_, now_;
-  std::optional<Side> again_, last_;
+  std::optional<Side> again_, last_, elsewhere_;
   std::vector<OwnMemory> own_memory_;
   std::string found_;
   const char* cure_ = "make what changes a slot, or put it in the key";
@@ -435,9 +455,9 @@ std::optional<std::string> first_difference(RecordedGraph kept, RecordedGraph no
 }
 
 std::optional<std::string> first_difference(RecordedGraph kept, RecordedGraph now, RecordedGraph again,
-                                            RecordedGraph last) {
+                                            RecordedGraph last, RecordedGraph elsewhere) {
   LastErrorGuard last_error;
-  return Comparison(kept, now, again, last).run();
+  return Comparison(kept, now, again, last, elsewhere).run();
 }
 
 }  // namespace graphcache

@@ -38,11 +38,11 @@ struct RecordedGraph {
   const unsigned char* values = nullptr;
 };
 std::optional<std::string> first_difference(RecordedGraph kept, RecordedGraph now);
-// The same with two more new recordings, both made at one place deeper in the stack and over the same other contents.
-// Here undefined bytes and stack addresses are no differences: they differ between `now` and `again`. But an argument
-// is one if it differs between `again` and `last`: each call of `fn` changes it. Of addresses and of members of
-// structures, that is said only if a value returns.
+// The same with three more new recordings: two made at one place deeper in the stack and over the same other contents,
+// and one over a third part of the stack and another heap. Here undefined bytes and stack addresses are no differences:
+// they differ among `now`, `again` and `elsewhere`. But an argument is one if it differs between `again` and `last`:
+// each call of `fn` changes it. Of addresses and of members of structures, that is said only if a value returns.
 std::optional<std::string> first_difference(RecordedGraph kept, RecordedGraph now, RecordedGraph again,
-                                            RecordedGraph last);
+                                            RecordedGraph last, RecordedGraph elsewhere);
 
 }  // namespace graphcache

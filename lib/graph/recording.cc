@@ -144,13 +144,13 @@ bool Recording::take(SlotNode& node, const ArgView& arg, std::size_t field) {
 }
 
 absl::Status Recording::end_failed(cudaError_t error) const {
-  const bool is_known = !is_fatal(error) && is_capture_error(cuda_error(status_));
+  const bool is_known = !is_fatal(error) && cuda_error(status_) != cudaSuccess;
   return is_known ? status_ : broken("cudaStreamEndCapture", error);
 }
 
 absl::Status Recording::broken(const char* call, cudaError_t error) const {
   if (mode_ != Mode::kCapture || error != cudaErrorStreamCaptureInvalidated) return failure_of_fn(call, error);
-  const bool is_cause = is_capture_error(left_behind_) && left_behind_ != error;
+  const bool is_cause = left_behind_ != cudaSuccess && left_behind_ != error;
   return failure_of_fn(absl::StrCat("the capture broke ", calls_.place(), ": ", is_cause ? "a CUDA call of fn" : call),
                        is_cause ? left_behind_ : error);
 }

@@ -118,7 +118,7 @@ absl::StatusOr<Outcome> Run::run_directly(EagerReason reason) {
 absl::Status Run::launch_once() {
   Captured made = make_graph(call_, core_.options.device);
   if (absl::Status fatal = take_fatal_error(made); !fatal.ok()) return fatal;
-  if (!made.fn.ok() || !made.capture.ok()) return made.fn.ok() ? made.capture : made.fn;
+  if (absl::Status failure = made.failure(); !failure.ok()) return failure;
   const auto content = std::make_shared<Content>(std::move(made.content));
   content->key = key_;
   (void)where_.find_id();

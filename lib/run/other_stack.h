@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace graphcache {
@@ -24,38 +25,64 @@ inline std::size_t stack_left() {
   return is_known && left < size ? left : 0;
 }
 
-// Fills the stack below its caller's frame, as far as `fn` may reach.
-[[gnu::noinline]] inline void fill_stack(unsigned char byte) {
+// Fills the stack below its caller's frame, as far as `fn` may reach. `left`: the bytes there.
+[[gnu::noinline]] inline void fill_stack(unsigned char byte, std::size_t left) {
   constexpr std::size_t kMost = std::size_t{1} << 18, kShare = 4;
-  const std::size_t bytes = std::min(kMost, stack_left() / kShare);
+  const std::size_t bytes = std::min(kMost, left / kShare);
   void* const area = __builtin_alloca(bytes + 1);
   std::memset(area, byte, bytes);
   asm volatile("" : : "r"(area) : "memory");
 }
 
-// Calls f this many bytes deeper in the stack, over stack contents of this byte. Undefined bytes that `fn` passes to
-// kernels, and addresses of its local variables, then differ from those of another call.
-template <class F>
-[[gnu::noinline]] void on_other_stack(std::size_t depth, unsigned char byte, F&& f) {
-  void* const shift = __builtin_alloca(depth);
-  fill_stack(byte);
-  f();
-  asm volatile("" : : "r"(shift) : "memory");
-}
-
-// Has the small blocks that the heap would give next, so that objects which `fn` makes lie elsewhere.
+// Has the small blocks that the heap would give next, so that objects which `fn` makes lie elsewhere, over contents of
+// this byte.
 class OtherHeap {
  public:
-  OtherHeap() {
-    constexpr std::size_t kStep = 16, kMost = 1024, kEach = 16;
-    blocks_.reserve(kMost / kStep * kEach);
-    for (std::size_t size = kStep; size <= kMost; size += kStep) {
-      for (std::size_t i = 0; i < kEach; ++i) blocks_.emplace_back(std::malloc(size), &std::free);
-    }
+  explicit OtherHeap(unsigned char byte) {
+    constexpr std::size_t kSpace = std::size_t{1} << 16;  // By which the third byte of an address changes.
+    constexpr std::size_t kHeld = 16, kForFn = 7;         // Of each size.
+    blocks_.emplace_back(std::malloc(kSpace));
+    take(kHeld, byte);
+    take(kForFn, byte);
+    blocks_.resize(blocks_.size() - kSizes * kForFn);
   }
 
  private:
-  std::vector<std::unique_ptr<void, void (*)(void*)>> blocks_;
+  static constexpr std::size_t kStep = 16, kSizes = 64;
+
+  struct Free {
+    void operator()(void* block) const { std::free(block); }
+  };
+
+  void take(std::size_t each, unsigned char byte) {
+    blocks_.reserve(blocks_.size() + kSizes * each);
+    for (std::size_t size = kStep + kStep / 2; size <= kSizes * kStep + kStep / 2; size += kStep) {
+      for (std::size_t i = 0; i < each; ++i) {
+        blocks_.emplace_back(std::malloc(size));
+        if (blocks_.back() != nullptr) std::memset(blocks_.back().get(), byte, size);
+        asm volatile("" : : "r"(blocks_.back().get()) : "memory");
+      }
+    }
+  }
+
+  std::vector<std::unique_ptr<void, Free>> blocks_;
 };
+
+// Distances in the stack. By the second one, the third byte of an address changes as well.
+constexpr std::size_t kNear = 0x1150, kFar = 0x11150;
+
+// Calls f this many bytes deeper in the stack, or kNear if there is little left, over stack contents of this byte, and
+// on request over another heap. Undefined bytes that `fn` passes to kernels, and addresses of its local variables, then
+// differ from those of another call.
+template <class F>
+[[gnu::noinline]] void on_other_stack(std::size_t depth, unsigned char byte, F&& f, bool and_heap = false) {
+  const std::size_t left = stack_left();
+  void* const shift = __builtin_alloca(std::min(depth, std::max(kNear, left / 4)));
+  std::optional<OtherHeap> heap;
+  if (and_heap) heap.emplace(byte);
+  fill_stack(byte, left);
+  f();
+  asm volatile("" : : "r"(shift) : "memory");
+}
 
 }  // namespace graphcache

@@ -38,7 +38,7 @@ absl::Status Run::capture_usable(NoTemplate* none, Captured* out, Report* report
     captured = capture_fn(call_, is_first_break ? teller() : nullptr, report);
   }
 
-  const bool runs_directly = core_.options.on_capture_failure == OnCaptureFailure::kRunDirectly;
+  const bool runs_directly = core_.options.on_capture_failure == OnCaptureFailure::kRunDirectly || captured.empty_slot;
   bool usable = captured.capture.ok() && captured.fn.ok();
   const bool was_called = !*report || (*report)->refused().ok();
   if (usable && captured.content.node_count == 0) {
@@ -62,7 +62,7 @@ absl::Status Run::capture_usable(NoTemplate* none, Captured* out, Report* report
     return fatal;
   }
   if (!usable) {
-    absl::Status why = captured.capture.ok() ? captured.fn : captured.capture;
+    absl::Status why = captured.failure();
     none->thrown = std::move(captured.thrown);
     if (none->direct == EagerReason::kCaptureFailed) {
       entry_->retry.later();
@@ -120,7 +120,7 @@ Captured Run::capture_on(cudaStream_t stream, const detail::Call& call, const Te
     captured = call.makes_graph()
                    ? make_graph(call, core_.options.device)
                    : capture(stream, core_.options.capture_mode, call, core_.device->setter, core_.diagnoser, tell);
-    (*report)->event.status = captured.capture.ok() ? captured.fn : captured.capture;
+    (*report)->event.status = captured.failure();
   }
   return captured;
 }

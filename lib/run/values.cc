@@ -72,8 +72,8 @@ absl::Status Run::learn(Captured* captured, std::optional<Signature>* signature,
     Captured& again = recordings[is_earlier ? 1 : 0];
     detail::Call call = call_;
     call.values = values_of.values.data();
-    const OtherHeap heap;
-    on_other_stack(0x1150, byte, [&] { capture_again(call, &again); });
+    on_other_stack(
+        kFar, byte, [&] { capture_again(call, &again); }, /*and_heap=*/true);
     fatal = take_fatal_error(again);
     const bool is_usable = fatal.ok() && again.capture.ok() && again.fn.ok() &&
                            pairs_with(describe(again.graph, &again.content)) && are_comparable(now, again.content);

@@ -96,7 +96,7 @@ absl::Status Run::record_again(std::string* found, bool* fails_under_capture) {
   if (is_of_fn(of_fn) || is_of_fn(of_capture) || (refused && now.fn.ok())) {
     *found = absl::StrCat("fn could not be recorded again",
                           refused ? ": " : ", probably because it now makes a call that a capture forbids: ",
-                          std::string((now.capture.ok() ? now.fn : now.capture).message()));
+                          std::string(now.failure().message()));
     return absl::OkStatus();
   }
   if (of_capture == cudaSuccess && !now.fn.ok() && was_called && !now.is_misuse &&
@@ -115,13 +115,17 @@ absl::Status Run::record_again(std::string* found, bool* fails_under_capture) {
   const auto recorded = [](const Captured& of) { return RecordedGraph{of.graph, of.content}; };
   std::optional<std::string> difference = first_difference({kept, content, call_.values}, recorded(now));
   if (difference && !difference->empty()) {
-    std::array<Captured, 2> again;
+    std::array<Captured, 3> again;  // The last one elsewhere.
     for (Captured& one : again) {
-      on_other_stack(0x1150, 0xa5, [&] { capture_again(call, &one); });
+      const bool is_elsewhere = &one == &again.back();
+      on_other_stack(
+          is_elsewhere ? kFar : kNear, is_elsewhere ? 0xc3 : 0xa5, [&] { capture_again(call, &one); },
+          /*and_heap=*/true);
       if (absl::Status fatal = take_fatal_error(one); !fatal.ok()) return fatal;
       if (!one.capture.ok() || !one.fn.ok()) return absl::OkStatus();
     }
-    difference = first_difference({kept, content, call_.values}, recorded(now), recorded(again[0]), recorded(again[1]));
+    difference = first_difference({kept, content, call_.values}, recorded(now), recorded(again[0]), recorded(again[1]),
+                                  recorded(again[2]));
   }
   if (!difference) return absl::OkStatus();
   *found = *std::move(difference);

@@ -108,6 +108,59 @@ TEST_F(MistakesTest, ABrokenCaptureMayBeAnError) {
   EXPECT_EQ(cache.stats().failed, 3u);
 }
 
+// Such a launch breaks a capture, too.
+TEST_F(MistakesTest, ALaunchThatCudaRefusesFailsAsADirectOneWould) {
+  const std::function<cudaError_t(Recorder&, bool)> ways[] = {
+      [&](Recorder& rec, bool is_grid) {
+        rec.launch(add, is_grid ? LaunchShape{0, kBlock} : LaunchShape{1, 4096}, data.get(), kSize, 1.0f);
+        return cudaSuccess;
+      },
+      [&](Recorder& rec, bool is_grid) {
+        return launch(add, is_grid ? 0 : 1, is_grid ? kBlock : 4096, rec.stream(), data.get(), kSize, 1.0f);
+      },
+      [&](Recorder& rec, bool is_grid) {  // It is left behind.
+        (void)launch(add, is_grid ? 0 : 1, is_grid ? kBlock : 4096, rec.stream(), data.get(), kSize, 1.0f);
+        rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 1.0f);
+        return cudaSuccess;
+      },
+  };
+  for (std::size_t way = 0; way < std::size(ways); ++way) {
+    for (const bool is_grid : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "way " << way << (is_grid ? ", grid" : ", block"));
+      const auto fn = [&](Recorder& rec) { return ways[way](rec, is_grid); };
+      Cache direct({.max_executables = 0});
+      const absl::Status wanted = direct.run(key("k"), stream, fn).status();
+      EXPECT_EQ(wanted.code(), absl::StatusCode::kInvalidArgument) << wanted;
+      Cache strict({.on_capture_failure = OnCaptureFailure::kReturnError}), cache;
+      for (const absl::Status& status : {strict.run(key("k"), stream, fn).status(), cache.warm(key("k"), stream, fn),
+                                         cache.run(key("k"), stream, fn).status()}) {
+        EXPECT_EQ(status.code(), wanted.code()) << status;
+        EXPECT_EQ(cuda_error(status), cuda_error(wanted)) << status;
+      }
+      EXPECT_TRUE(holds_all(error_of(strict), {cudaGetErrorName(cuda_error(wanted))}));
+      EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+    }
+  }
+  Cache strict({.on_capture_failure = OnCaptureFailure::kReturnError});
+  const absl::StatusOr<Outcome> own = strict.run(key("k"), stream, [&](cudaStream_t on) {
+    return launch(add, 0, kBlock, on, data.get(), kSize, 1.0f) == cudaSuccess ? absl::OkStatus()
+                                                                              : absl::DataLossError("of mine");
+  });
+  EXPECT_ERROR(kDataLoss, own, "of mine; the capture broke in fn");
+  EXPECT_NE(cuda_error(own.status()), cudaSuccess);
+}
+
+// There is no node for them, so such a run is direct, like one whose node exists.
+TEST_F(MistakesTest, ASizeOfZeroIsNoError) {
+  Cache strict({.on_capture_failure = OnCaptureFailure::kReturnError});
+  for (const std::size_t bytes : {0u, 8u, 0u}) {
+    data.write(std::vector<float>(kSize, 5));
+    EXPECT_SUCCESS(strict.run(key("k"), stream, params(bytes),
+                              [&](Recorder& rec, Slot<std::size_t> n) { rec.memset(data.get(), 0, n); }));
+    EXPECT_EQ(data.first(), bytes == 0 ? 5 : 0);
+  }
+}
+
 TEST_F(MistakesTest, WorkOnAnotherStreamRunsDirectlyEachTime) {
   Cache cache;
   Stream other;

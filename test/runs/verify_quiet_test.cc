@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -74,9 +75,9 @@ TEST_F(VerifyQuietTest, CopiesAndSetsWithSlots) {
   expect_quiet();
 }
 
-// Assigns to each member. The padding bytes become `padding`.
-void assign(Mixed* value, int padding, double real) {
-  std::memset(static_cast<void*>(value), padding, sizeof *value);
+// Assigns to each member. The padding bytes become `padding`, or stay as they are.
+void assign(Mixed* value, std::optional<int> padding, double real) {
+  if (padding) std::memset(static_cast<void*>(value), *padding, sizeof *value);
   value->letter = 'a';
   value->real = real;
   value->small = 2;
@@ -105,6 +106,43 @@ TEST_F(VerifyQuietTest, BytesThatFnLeavesUndefined) {
   EXPECT_EQ(cache.stats().stale, 1u);
   EXPECT_EQ(cache.stats().verified, 6u);
   EXPECT_TRUE(holds_all(findings(cache), {"argument 1, bytes 8 to 15", "1.5", "2.5"}));
+}
+
+// The padding holds what other variables have left there, such as parts of addresses.
+TEST_F(VerifyQuietTest, PaddingOfStructuresOnTheHeapOrTheStackIsUndefined) {
+  DeviceBuffer<Mixed> out(1);
+  const auto pass = [&](Recorder& rec, Mixed* value) {
+    assign(value, std::nullopt, 1.5);
+    Mixed* to = out.get();
+    void* arguments[] = {&to, value};
+    CUDA_OK(cudaLaunchKernel(reinterpret_cast<const void*>(copy_struct), 1, 1, arguments, 0, rec.stream()));
+  };
+  for (int i = 1; i < 10; ++i) {
+    std::vector<std::unique_ptr<char[]>> blocks(static_cast<std::size_t>(i));
+    for (auto& block : blocks) {
+      block = std::make_unique<char[]>(sizeof(Mixed));
+      std::memset(block.get(), 7 * i, sizeof(Mixed));
+    }
+    blocks.clear();
+    ASSERT_SUCCESS(
+        cache.run(key("heap"), stream, [&](Recorder& rec) { pass(rec, std::unique_ptr<Mixed>(new Mixed).get()); }));
+  }
+  const auto run_at = [&](std::size_t depth) {
+    auto* const shift = static_cast<volatile char*>(__builtin_alloca(depth * 512));
+    shift[0] = 0;
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_SUCCESS(cache.run(key("stack", depth), stream, [&](Recorder& rec) {
+        [] {
+          void* volatile addresses[64];
+          for (void* volatile& each : addresses) each = const_cast<void**>(&each);
+        }();
+        Mixed value;
+        pass(rec, &value);
+      }));
+    }
+  };
+  for (std::size_t depth = 1; depth < 130; ++depth) run_at(depth);
+  expect_quiet();
 }
 
 #if defined(__has_builtin)
