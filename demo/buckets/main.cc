@@ -259,6 +259,10 @@ int run() {
                        {"cublas", cublas}};
   absl::PrintF("%d iterations over %d buckets, each a graph of %d kernels%s; a limit of %d executables\n", iterations,
                buckets, nodes, cublas ? ", a third of them products of cuBLAS" : "", executables);
+  absl::PrintF(
+      "by hand: plain_lru keeps the executables used last, recapture_update captures each time and updates one,\n"
+      "unlimited keeps all; cache_run: graphcache with the limit, sharing where that is full (_always: at once) or\n"
+      "without a limit (_unlimited); switch: two buckets take turns on one executable, by hand (raw) and in a cache\n");
   if (cublas) report.reference = "those of every kernel launched by itself";
   for (const Start& start : starts) report.equal = start.equal && report.equal;
 

@@ -212,8 +212,8 @@ bool in_call();
 
 // ---- Misuse -------------------------------------------------------------------------------------------------------
 
-// The number of misuses since reset(). A misuse is a call whose effect real CUDA leaves undefined. hostrt refuses it
-// with cudaErrorInvalidResourceHandle or cudaErrorInvalidValue. Misuses are:
+// The number of misuses since reset(), of which the first is printed to stderr. A misuse is a call whose effect real
+// CUDA leaves undefined. hostrt refuses it with cudaErrorInvalidResourceHandle or cudaErrorInvalidValue. Misuses are:
 //   - a handle that was destroyed, or never was one; a second destruction; a second free of the same memory;
 //   - a null argument array for a kernel with parameters;
 //   - a runtime call from a kernel or a host function;

@@ -72,13 +72,12 @@ void report_misuse(State& state, const Place& here, const std::string& what, std
   for (const auto& [role, place] : involved) {
     if (place.is_known() && !(place == here)) message += std::string("\n  ") + role + ": " + to_string(place);
   }
-  ++state.misuses;
+  if (++state.misuses == 1 || state.abort_on_misuse) {
+    std::fprintf(stderr, "graphcache hostrt: misuse: %s\n", message.c_str());
+  }
   state.last_misuse = message;
   if (state.misuse_log.size() < kKeptMessages) state.misuse_log.push_back(message);
-  if (state.abort_on_misuse) {
-    std::fprintf(stderr, "%s\n", message.c_str());
-    std::abort();
-  }
+  if (state.abort_on_misuse) std::abort();
 }
 
 std::vector<const void*> written_graphs(const State& state, const Entry& entry) {

@@ -392,12 +392,12 @@ class Adviser {
     }
     for (const auto& [label, counts] : elsewhere) {
       if (counts.second < kFewest) continue;
-      findings_.push_back(
-          finding_of(FindingKind::kWarmedElsewhere, label, counts.second,
-                     absl::StrCat(counts.first, " keys were warmed at one place and run at another: ", counts.second,
-                                  " runs used another graph than the one that was made for them."),
-                     "Make the calls of warm() and run() in one function with one lambda: an entry belongs to both the "
-                     "key and the place."));
+      findings_.push_back(finding_of(
+          FindingKind::kWarmedElsewhere, label, counts.second,
+          absl::StrCat("Keys were warmed at one place and run at another (", counts.first,
+                       "). The runs used another graph than the one that was made for them (", counts.second, ")."),
+          "Make the calls of warm() and run() in one function with one lambda: an entry belongs to both the "
+          "key and the place."));
     }
   }
 
@@ -446,8 +446,8 @@ class Adviser {
     for (const auto& [label, counts] : stale) {
       findings_.push_back(finding_of(
           FindingKind::kStale, label, counts.second,
-          absl::StrCat("Verify mode found ", counts.first, " entries whose graphs hold old values. They were replayed ",
-                       counts.second, " times."),
+          absl::StrCat("Verify mode found old values in graphs (", counts.first, "), which were replayed (",
+                       counts.second, ")."),
           "graphcache::explain() of such a key names the node and the argument: make the value a slot, or part of the "
           "key."));
     }

@@ -71,7 +71,10 @@ TEST_F(Hostrt, OverAlignedParametersAreAligned) {
 }
 
 TEST_F(Hostrt, UnregisteredFunctionsAreNamedAsMisuse) {
+  testing::internal::CaptureStderr();
   GIVES(cudaErrorInvalidResourceHandle, launch(not_registered, 1, 1, stream_, 1));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::StartsWith("graphcache hostrt: misuse: cudaLaunchKernel: "));
   expect_misuse(
       "cudaLaunchKernel: graphcache::test::(anonymous namespace)::not_registered(int) is not registered by "
       "GRAPHCACHE_HOST_KERNEL");
