@@ -41,6 +41,7 @@ class OtherHeap {
   explicit OtherHeap(unsigned char byte) {
     constexpr std::size_t kSpace = std::size_t{1} << 16;  // By which the third byte of an address changes.
     constexpr std::size_t kHeld = 16, kForFn = 7;         // Of each size.
+    blocks_.reserve(1 + kSizes * (kHeld + kForFn));
     blocks_.emplace_back(std::malloc(kSpace));
     take(kHeld, byte);
     take(kForFn, byte);
@@ -55,7 +56,6 @@ class OtherHeap {
   };
 
   void take(std::size_t each, unsigned char byte) {
-    blocks_.reserve(blocks_.size() + kSizes * each);
     for (std::size_t size = kStep + kStep / 2; size <= kSizes * kStep + kStep / 2; size += kStep) {
       for (std::size_t i = 0; i < each; ++i) {
         blocks_.emplace_back(std::malloc(size));
