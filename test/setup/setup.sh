@@ -148,7 +148,8 @@ download_headers() {
   local target=$root/build/toolkit
   local point_at="install a CUDA toolkit of 12.4 or newer and point at it with --toolkit DIR or CUDA_HOME"
   [[ -d $target ]] || say "$without: downloading the headers of its runtime, to build for hostrt alone"
-  download "$target" 'nvidia-cuda-runtime>=13,<14' 'nvidia-cuda-crt>=13,<14' ||
+  # The headers of half precision, which the suites include, need those of CCCL.
+  download "$target" 'nvidia-cuda-runtime>=13,<14' 'nvidia-cuda-crt>=13,<14' 'nvidia-cuda-cccl>=13,<14' ||
     fail "$without, and its headers could not be downloaded (log: $logs/headers.log): $point_at"
   toolkit=$(find "$target" -name cuda_runtime_api.h -path '*/include/*' -print -quit)
   toolkit=$(dirname "$(dirname "$toolkit")")
