@@ -262,7 +262,8 @@ int run() {
   absl::PrintF(
       "by hand: plain_lru keeps the executables used last, recapture_update captures each time and updates one,\n"
       "unlimited keeps all; cache_run: graphcache with the limit, sharing where that is full (_always: at once) or\n"
-      "without a limit (_unlimited); switch: two buckets take turns on one executable, by hand (raw) and in a cache\n");
+      "without a limit (_unlimited); switch: two buckets take turns on one executable, by hand (raw) and in a cache.\n"
+      "Calls and times leave out the first fifth of the iterations, the warm-up. The other counts are of all.\n");
   if (cublas) report.reference = "those of every kernel launched by itself";
   for (const Start& start : starts) report.equal = start.equal && report.equal;
 

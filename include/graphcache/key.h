@@ -208,7 +208,7 @@ void Keyer::add_part(const T& part) {
   if constexpr (std::is_floating_point_v<T>) {
     static_assert(kNever<T>,
                   "graphcache: a floating-point value cannot be part of a key, since each new value would be a new "
-                  "graph. Either pass it as a slot (graphcache::params), so that it follows each run, or quantize it "
+                  "graph. Either pass it as a value (graphcache::values) or a slot, so that it follows each run, or quantize it "
                   "(graphcache::Buckets of graphcache/buckets.h, or an explicit quantum such as static_cast<int64_t>(x "
                   "/ 0.01)).");
   } else if constexpr (std::is_same_v<T, bool>) {

@@ -444,7 +444,7 @@ class Comparison {
   std::optional<Side> again_, last_, elsewhere_;
   std::vector<OwnMemory> own_memory_;
   std::string found_;
-  const char* cure_ = "make what changes a slot, or put it in the key";
+  const char* cure_ = "make what changes a value or a slot, or put it in the key";
 };
 
 }  // namespace

@@ -20,6 +20,9 @@ class RecorderCalls {
   void end() { is_open_ = false; }
   bool any() const { return count_ != 0; }
 
+  // "rec.launch of a", the last call that has begun.
+  std::string last() const { return text_of(now_); }
+
   // Where the last error occurred: "between rec.launch of a and rec.memcpy (calls 3 and 4 of the recorder)".
   std::string place() const;
 

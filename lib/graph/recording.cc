@@ -148,11 +148,12 @@ absl::Status Recording::end_failed(cudaError_t error) const {
   return is_known ? status_ : broken("cudaStreamEndCapture", error);
 }
 
-absl::Status Recording::broken(const char* call, cudaError_t error) const {
+absl::Status Recording::broken(std::string_view call, cudaError_t error) const {
   if (mode_ != Mode::kCapture || error != cudaErrorStreamCaptureInvalidated) return failure_of_fn(call, error);
   const bool is_cause = left_behind_ != cudaSuccess && left_behind_ != error;
-  return failure_of_fn(absl::StrCat("the capture broke ", calls_.place(), ": ", is_cause ? "a CUDA call of fn" : call),
-                       is_cause ? left_behind_ : error);
+  return failure_of_fn(
+      absl::StrCat("the capture broke ", calls_.place(), ": ", is_cause ? "a CUDA call of fn" : std::string(call)),
+      is_cause ? left_behind_ : error);
 }
 
 // A run made in a body is part of the body's capture.
@@ -313,7 +314,12 @@ void Recording::launch(cudaStream_t stream, const Setter::Kernel& kernel, const 
   slots_.point_to_arguments(node, &arguments);
   const cudaError_t error = launch_kernel(kernel.symbol, kernel.function, fields.grid, fields.block, arguments.data(),
                                           fields.shared_bytes, stream);
-  if (error != cudaSuccess) return fail(broken("cudaLaunchKernel", error));
+  if (error != cudaSuccess) {
+    const auto text_of = [](const dim3& of) { return absl::StrCat("(", of.x, ", ", of.y, ", ", of.z, ")"); };
+    return fail(broken(absl::StrCat(calls_.last(), ", grid ", text_of(fields.grid), ", block ", text_of(fields.block),
+                                    ", ", fields.shared_bytes, " bytes of shared memory: cudaLaunchKernel"),
+                       error));
+  }
   calls_.end();
   keep_node(stream, node, cudaGraphNodeTypeKernel);
 }

@@ -132,7 +132,7 @@ class Recording {
   bool is_capture_broken();
   // Describes a CUDA call that failed. If an earlier call had broken the capture, names that error, as far as it is
   // known, and the recorder calls between which it occurred.
-  absl::Status broken(const char* call, cudaError_t error) const;
+  absl::Status broken(std::string_view call, cudaError_t error) const;
   // Keeps the node just captured on `stream` if one of its fields follows a slot.
   void keep_node(cudaStream_t stream, SlotNode node, cudaGraphNodeType type);
   void skip_empty(const ArgView& bytes);

@@ -265,7 +265,7 @@ class Adviser {
         finding.kind = FindingKind::kValuesInKeys;
         absl::StrAppend(&finding.text, " The graphs differ only in values of arguments.");
         finding.cure = absl::StrCat("Leave part ", form.parts[number],
-                                    " out of the key, and pass it as a slot (graphcache::params).");
+                                    " out of the key, and pass it as a value (graphcache::values) or a slot.");
       } else if (!form.is_address[number] && values.begin()->first > 0) {
         propose_buckets(values, &finding);
         absl::StrAppend(&finding.text, " The graphs differ in more than values.");
@@ -408,7 +408,7 @@ class Adviser {
       if (entry.values.empty() && !entry.has_many_identities) continue;
       auto& [one, captures] = missed[entry.label];
       if (one == nullptr || captures_of(*one) < captures_of(entry)) one = &entry;
-      captures += captures_of(entry);
+      captures += captures_of(entry) - 1;  // Not the first.
     }
     for (const auto& [label, found] : missed) {
       if (found.second < kFewest) continue;
@@ -426,7 +426,9 @@ class Adviser {
       findings_.push_back(finding_of(
           FindingKind::kValuesNotFound, label, found.second,
           absl::StrCat(found.second, " runs captured, because values had changed that are not found; ", why, "."),
-          "Pass the value on as it is, pass a computed result in its place, or make it a slot (params)."));
+          found.first->has_many_identities
+              ? "Align memory alike (slices to 256 bytes), or make such values slots (params)."
+              : "Pass the value on as it is, pass a computed result in its place, or make it a slot (params)."));
     }
   }
   static std::uint64_t captures_of(const EntryInfo& entry) {
@@ -444,12 +446,11 @@ class Adviser {
       replayed += hits_of(entry.outcomes);
     }
     for (const auto& [label, counts] : stale) {
-      findings_.push_back(finding_of(
-          FindingKind::kStale, label, counts.second,
-          absl::StrCat("Verify mode found old values in graphs (", counts.first, "), which were replayed (",
-                       counts.second, ")."),
-          "graphcache::explain() of such a key names the node and the argument: make the value a slot, or part of the "
-          "key."));
+      findings_.push_back(
+          finding_of(FindingKind::kStale, label, counts.second,
+                     absl::StrCat("Verify mode found old values in graphs (", counts.first, "), which were replayed (",
+                                  counts.second, ")."),
+                     "graphcache::explain() of such a key names the node, the argument and what to do."));
     }
   }
 

@@ -26,7 +26,8 @@ std::string sentence(EagerReason reason, const Options& options) {
     case EagerReason::kCaptureFailed:
       return "its work could not be captured";
     case EagerReason::kBackoff:
-      return "an earlier run failed to make a graph; the next try is after 1, 2, 4, ... up to 1024 runs";
+      return "an earlier run failed to make a graph, or CUDA refused one of its values; the next try is after 1, 2, 4, "
+             "... up to 1024 runs";
     case EagerReason::kBudget:
       return absl::StrCat(
           "no executable could be evicted for it: all were pinned or in use, or the graph is too large "

@@ -45,7 +45,7 @@ absl::StatusOr<Outcome> Run::run_inside() {
     if (absl::Status unfit = check(); !unfit.ok()) return failed(std::move(unfit));
     // Its work would be done now, and never again when the outer graph is replayed. Instead the outer `fn` is called
     // again, directly, and repeats this run.
-    refuse("a run was made inside another run's fn on a stream that is not part of its capture");
+    refuse("a run was made inside another run's fn on a stream that is not part of its capture: pass rec.stream()");
     return count_inlined();
   }
   if (call_.makes_graph()) {

@@ -69,11 +69,9 @@ absl::Status Run::capture_usable(NoTemplate* none, Captured* out, Report* report
     } else if (none->direct) {
       entry_->retry.never(*none->direct);
     }
-    if (none->direct || !captured.capture.ok()) {
-      core_.store.capture_failed(entry_.get(), why, !captured.capture.ok());
-      const bool was_told = captured.was_told && !captured.capture.ok();
-      if ((captured.capture.ok() ? is_first : is_first_break) && !was_told) core_.log(key_, message_of(why));
-    }
+    core_.store.capture_failed(entry_.get(), why, !captured.capture.ok());
+    const bool was_told = captured.was_told && !captured.capture.ok();
+    if ((captured.capture.ok() ? is_first : is_first_break) && !was_told) core_.log(key_, message_of(why));
     return why;
   }
 
@@ -143,9 +141,10 @@ void Run::note_strays(const std::vector<std::string>& strays) {
     if (!core_.store.note(entry_.get(), &Notes::stray_work, stray,
                           [&](const std::string& text) { return text == stray; }))
       continue;
-    core_.log(key_, absl::StrCat(stray,
-                                 ": it runs now, and no replay repeats it: enqueue it on rec.stream(), or let its "
-                                 "stream wait for an event of rec.stream() before"));
+    core_.log(key_,
+              absl::StrCat(stray,
+                           ": it runs now, and no replay repeats it: enqueue it on rec.stream() or on a stream forked "
+                           "from it, by an asynchronous call"));
   }
 }
 

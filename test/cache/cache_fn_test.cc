@@ -90,6 +90,7 @@ TEST_F(CacheTest, ErrorsThatFnReturnsAreReturnedWithTheirPayloads) {
     EXPECT_FALSE(outcome.ok());
     EXPECT_EQ(cuda_error(outcome.status()), cudaErrorNotSupported);
     EXPECT_TRUE(mentions_all(outcome.status(), {"my label", "cudaErrorNotSupported"}));
+    EXPECT_NE(cache.entries()[0].error.find("cudaErrorNotSupported"), std::string::npos);
     absl::Status status = absl::OutOfRangeError("a reason of mine");
     status.SetPayload("my/payload", absl::Cord("content"));
     outcome = with_status(status);

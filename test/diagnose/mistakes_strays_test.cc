@@ -49,8 +49,9 @@ TEST_F(MistakesStraysTest, WorkOutsideOfTheCaptureIsListed) {
   EXPECT_TRUE(contains(to_string(cache.entries()[0]), strays[2]));
   ASSERT_EQ(lines.size(), 4u);
   for (std::size_t i = 0; i < lines.size(); ++i) {
-    EXPECT_TRUE(has(lines[i], {strays[i] + ": it runs now, and no replay repeats it: enqueue it on rec.stream(), "
-                                           "or let its stream wait for an event of rec.stream() before"}));
+    EXPECT_TRUE(
+        has(lines[i], {strays[i] + ": it runs now, and no replay repeats it: enqueue it on rec.stream() or on a stream "
+                                   "forked from it, by an asynchronous call"}));
   }
 }
 

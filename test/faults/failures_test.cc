@@ -295,7 +295,9 @@ TEST_F(FailuresTest, CopiesAndHostFunctionsThatCannotBeReadRunDirectly) {
       CUDA_OK(cudaStreamSynchronize(stream));
       EXPECT_EQ(result(), i);
     }
-    EXPECT_TRUE(explain(cache, key("k")).find(getter) != std::string::npos) << explain(cache, key("k"));
+    const std::string text = explain(cache, key("k"));
+    const bool is_of_any_type = CUDART_VERSION >= 13020 && text.find("cudaGraphNodeGetParams") != std::string::npos;
+    EXPECT_TRUE(text.find(getter) != std::string::npos || is_of_any_type) << text;
   };
   const auto copy = [&](cudaStream_t on, int i) {
     const std::vector<float> temporary(kSize, static_cast<float>(i));

@@ -85,7 +85,7 @@ class Fiber {
 class HostMemoryTest : public StreamTest {
  protected:
   static constexpr int kSize = 16;
-  static constexpr const char* kOfCopy = "a copy has pageable host memory at one end";
+  static constexpr const char* kOfCopy = "a copy has pageable host memory, or freed memory, at one end";
   static constexpr const char* kOfFunction = "a host function has its data on a stack or in other pageable host memory";
 
   // The key has run directly, and says why and what to do.

@@ -138,6 +138,8 @@ TEST_F(MistakesTest, ALaunchThatCudaRefusesFailsAsADirectOneWould) {
         EXPECT_EQ(cuda_error(status), cuda_error(wanted)) << status;
         if (way == 0) {
           EXPECT_EQ(status.message(), wanted.message());
+          EXPECT_TRUE(holds_all(std::string(status.message()), {"rec.launch of graphcache::test::add",
+                                                                is_grid ? "grid (0, 1, 1)" : "block (4096, 1, 1)"}));
         }
       }
       EXPECT_TRUE(holds_all(error_of(strict), {cudaGetErrorName(cuda_error(wanted))}));
@@ -245,7 +247,7 @@ TEST_F(MistakesTest, EachCauseSaysWhatToDo) {
        "cudaErrorIllegalState", "leave that to the cache"},
       {"a nested run elsewhere",
        [&](Recorder&) { (void)cache.run(key("nested"), other, [&](cudaStream_t on) { return add_one(on); }); },
-       "a run was made inside another run's fn on a stream that is not part of its capture", ""},
+       "a run was made inside another run's fn on a stream that is not part of its capture: pass rec.stream()", ""},
       {"a nested run with params",
        [&](Recorder& rec) {
          (void)cache.run(key("nested"), rec.stream(), params(1.0f), [&](Recorder& inner, Slot<float> value) {
