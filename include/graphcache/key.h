@@ -206,11 +206,12 @@ template <class T>
 void Keyer::add_part(const T& part) {
   using namespace key_detail;  // NOLINT(google-build-using-namespace): the tags and the traits
   if constexpr (std::is_floating_point_v<T>) {
-    static_assert(kNever<T>,
-                  "graphcache: a floating-point value cannot be part of a key, since each new value would be a new "
-                  "graph. Either pass it as a value (graphcache::values) or a slot, so that it follows each run, or quantize it "
-                  "(graphcache::Buckets of graphcache/buckets.h, or an explicit quantum such as static_cast<int64_t>(x "
-                  "/ 0.01)).");
+    static_assert(
+        kNever<T>,
+        "graphcache: a floating-point value cannot be part of a key, since each new value would be a new "
+        "graph. Either pass it as a value (graphcache::values) or a slot, so that it follows each run, or quantize it "
+        "(graphcache::Buckets of graphcache/buckets.h, or an explicit quantum such as static_cast<int64_t>(x "
+        "/ 0.01)).");
   } else if constexpr (std::is_same_v<T, bool>) {
     add_mark(part ? kTrue : kFalse);
   } else if constexpr (std::is_integral_v<T>) {

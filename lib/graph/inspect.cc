@@ -75,9 +75,8 @@ class Inspection {
     if (copies_pageable_) {
       return absl::FailedPreconditionError(
           "a copy has pageable host memory, or freed memory, at one end, and each launch of the graph would use it "
-          "after fn has "
-          "returned: pass the pointer as a slot, keep what owns the memory by Recorder::keep, or use memory from "
-          "cudaMallocHost or cudaHostRegister");
+          "after fn has returned: pass the pointer as a slot, keep what owns the memory by Recorder::keep, or use "
+          "memory from cudaMallocHost or cudaHostRegister");
     }
     if (unread_.error != cudaSuccess) return cuda_failure(unread_.call, unread_.error);
     return absl::OkStatus();

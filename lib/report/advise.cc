@@ -408,7 +408,7 @@ class Adviser {
       if (entry.values.empty() && !entry.has_many_identities) continue;
       auto& [one, captures] = missed[entry.label];
       if (one == nullptr || captures_of(*one) < captures_of(entry)) one = &entry;
-      captures += captures_of(entry) - 1;  // Not the first.
+      if (const std::uint64_t all = captures_of(entry); all != 0) captures += all - 1;  // Not the first.
     }
     for (const auto& [label, found] : missed) {
       if (found.second < kFewest) continue;
