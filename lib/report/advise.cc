@@ -363,15 +363,25 @@ class Adviser {
       if (entry.pinned || runs_of(entry.outcomes) == 0 || hits_of(entry.outcomes) != 0) continue;
       if (churning_.count(entry.label) == 0) ++idle[entry.label];
     }
-    for (const auto& [label, entries] : idle) {
-      if (entries < kFewest || 2 * entries < with_graphs) continue;
+    std::uint64_t others = 0;  // Entries of labels that have few.
+    const auto look_at = [&](const std::string& label, std::uint64_t entries, bool of_many_labels) {
+      if (entries < kFewest || 2 * entries < with_graphs) {
+        others += entries;
+        return;
+      }
       findings_.push_back(finding_of(
           FindingKind::kNeverHitAgain, label, entries,
-          absl::StrCat(entries, " of ", with_graphs,
-                       " entries with graphs have never been replayed. Those used last are not counted."),
-          "Set Options::capture_after to 1, so that a key is captured at its second run, or erase() keys that will not "
-          "run again."));
-    }
+          absl::StrCat(entries, " of ", with_graphs, " entries with graphs",
+                       of_many_labels ? ", whose keys have many labels," : "",
+                       " have never been replayed. Those used last are not counted."),
+          absl::StrCat(label.empty()
+                           ? "Leave out of the keys what never returns, such as a number in their label. Else set "
+                           : "Set ",
+                       "Options::capture_after to 1, so that a key is captured at its second run, or erase() keys that "
+                       "will not run again.")));
+    };
+    for (const auto& [label, entries] : idle) look_at(label, entries, false);
+    look_at("", std::exchange(others, 0), true);
   }
 
   // Finds keys that were only captured at one place, and run at another one.

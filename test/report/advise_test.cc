@@ -166,6 +166,18 @@ TEST_F(AdviseTest, EntriesThatAreNeverHitAgain) {
   EXPECT_THAT(kinds(cache), testing::IsEmpty());
 }
 
+TEST_F(AdviseTest, LabelsThatNeverReturn) {
+  Cache cache;
+  for (int i = 0; i < 60; ++i) EXPECT_TRUE(run_add(cache, key("step" + std::to_string(i))).ok());
+  const Finding finding = only(cache, FindingKind::kNeverHitAgain);
+  EXPECT_EQ(finding.label, "");
+  EXPECT_EQ(finding.runs, 45u);
+  EXPECT_NE(finding.text.find("many labels"), std::string::npos) << finding.text;
+  EXPECT_NE(finding.cure.find("label"), std::string::npos) << finding.cure;
+  for (int i = 0; i < 60; ++i) EXPECT_TRUE(run_add(cache, key("step" + std::to_string(i))).ok());
+  EXPECT_THAT(kinds(cache), testing::IsEmpty());
+}
+
 TEST_F(AdviseTest, DirectRunsThatCouldBeGraphs) {
   Cache cache;
   for (int i = 0; i < 40; ++i) {
