@@ -374,7 +374,7 @@ class Adviser {
           absl::StrCat(entries, " of ", with_graphs, " entries with graphs",
                        of_many_labels ? ", whose keys have many labels," : "",
                        " have never been replayed. Those used last are not counted."),
-          absl::StrCat(label.empty()
+          absl::StrCat(of_many_labels
                            ? "Leave out of the keys what never returns, such as a number in their label. Else set "
                            : "Set ",
                        "Options::capture_after to 1, so that a key is captured at its second run, or erase() keys that "
