@@ -130,6 +130,7 @@ struct Side {
     reading = *std::move(read);
     if (!content.finds_values || values == nullptr) return true;
     for (const SlotNode& slot_node : content.slots.nodes) {
+      if (!node(slot_node.index).readable) continue;
       write_values(content, values, slot_node.index, reading.content.bytes.data() + node(slot_node.index).bytes);
     }
     return true;
@@ -408,13 +409,8 @@ class Comparison {
 
   static bool has_memory(const unsigned char* at) { return allocation_at(as<std::uint64_t>(at)).has_value(); }
 
-  // Whether this is memory of the host that CUDA does not know, or a number that looks like its address.
-  static bool is_host_address(const unsigned char* at) {
-    bool pageable = false;
-    if (!is_host_range(as<std::uint64_t>(at))) return false;
-    (void)find_pageable(as<const void*>(at), &pageable);
-    return pageable;
-  }
+  // Whether this is memory of the host that CUDA does not know.
+  static bool is_host_address(const unsigned char* at) { return is_host_memory(as<std::uint64_t>(at)); }
 
   // The memory at an address that has not changed may be another.
   void check_memory(const std::string& what, const unsigned char* at) {

@@ -2,16 +2,14 @@
 
 #include <absl/numeric/bits.h>
 #include <absl/strings/str_cat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "cuda/driver.h"
 #include "graph/difference.h"
+#include "graph/inspect.h"
 #include "graph/node_names.h"
 #include "graph/outside.h"
 #include "graph/recording.h"
@@ -152,21 +150,10 @@ const unsigned char* bytes_of(const Content& content, std::uint32_t node) {
   return content.bytes.data() + content.nodes[node].bytes;
 }
 
-// Whether this is an address of memory that the process may read and that CUDA does not know. The kernel reads the set
-// of signals before it refuses what should be done with them.
-bool is_of_host(std::uint64_t address) {
-  constexpr std::uint64_t kLeast = std::uint64_t{1} << 16, kBytes = 8, kEnd = std::uint64_t{1} << 47;
-  if (address < kLeast || address >= kEnd) return false;
-  const int before = errno;
-  const long done = syscall(SYS_rt_sigprocmask, ~0, address / kBytes * kBytes, nullptr, kBytes);
-  const bool is_readable = done == -1 && errno == EINVAL;
-  errno = before;
-  return is_readable && !allocation_at(address);
-}
-
 // Whether the byte is in a word that has held an address of a heap, a stack or code, as undefined bytes of a structure
-// may do, so that no kernel uses it. It may be as in another recording of equal values all the same. What could be a
-// number must differ there.
+// may do, so that no kernel uses it. It may be as in another recording of equal values all the same. Addresses
+// elsewhere differ from their lower bytes on, so a byte is one of an address only if a lower one differs there. An
+// address of the run's own frames does not.
 template <class Word>
 bool is_in_noise(const Word& byte, const Content& before, const Content& now, const Content& again) {
   const std::size_t first = byte.offset / sizeof(std::uint64_t) * sizeof(std::uint64_t);
@@ -177,8 +164,11 @@ bool is_in_noise(const Word& byte, const Content& before, const Content& now, co
     return word;
   };
   const std::uint64_t was = word_of(before), is = word_of(now), other = word_of(again);
-  const auto is_undefined = [&](std::uint64_t word) { return (is != other || word >> 32 != 0) && is_of_host(word); };
-  return is_undefined(was) || is_undefined(is);
+  constexpr int kByteBits = 8;
+  const std::uint64_t lower = (std::uint64_t{1} << kByteBits * (byte.offset - first)) - 1;
+  if (((is ^ other) & lower) != 0) return is_host_memory(was) || is_host_memory(is);
+  const auto is_of_frame = [](std::uint64_t word) { return is_on_a_stack(reinterpret_cast<const void*>(word)); };
+  return is == other && is_of_frame(was) && is_of_frame(is);
 }
 
 }  // namespace
@@ -268,8 +258,9 @@ void FoundValues::learn(const Content& before, const Content& now, RecordAgain r
       is_clean = false;
       word.certain |= alone;
       if ((word.suspects & changed) == 0) word.suspects |= changed;
-    } else if (const ValueSet left = word.suspects & ~(changed & ~word.certain); left != 0) {
-      word.suspects = left;
+    } else if (const ValueSet idle = word.suspects & alone & ~word.certain; idle != 0) {
+      if (const ValueSet left = word.suspects & ~(idle & word.idle); left != 0) word.suspects = left;
+      word.idle |= idle;
     }
   }
   const std::size_t known = words_.size(), broken = odd.size();

@@ -53,7 +53,8 @@ class FoundValues {
     std::uint32_t node, offset, size;
     ValueSet follows = 0;   // The values that it may hold, each in the same way in all recordings.
     ValueSet suspects = 0;  // If it follows none: values that it seems to depend on,
-    ValueSet certain = 0;   // and those that it has changed with alone.
+    ValueSet certain = 0;   // those that it has changed with alone,
+    ValueSet idle = 0;      // and those that have once changed alone without it.
   };
 
   bool has_given_up() const { return restarts_ > kMostRestarts; }

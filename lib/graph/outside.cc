@@ -1,8 +1,11 @@
 #include "graph/outside.h"
 
 #include <absl/strings/str_cat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <functional>
 #include <string_view>
@@ -71,6 +74,17 @@ std::optional<std::uint64_t> allocation_at(std::uint64_t address) {
   unsigned long long id = 0;
   if (!ask(address, {CU_POINTER_ATTRIBUTE_BUFFER_ID}, {&id}) || id == 0) return std::nullopt;
   return id;
+}
+
+bool is_host_memory(std::uint64_t address) {
+  constexpr std::uint64_t kLeast = std::uint64_t{1} << 16, kBytes = 8, kEnd = std::uint64_t{1} << 47;
+  if (address < kLeast || address >= kEnd) return false;
+  // The kernel reads the set of signals before it refuses what should be done with them.
+  const int before = errno;
+  const long done = syscall(SYS_rt_sigprocmask, ~0, address / kBytes * kBytes, nullptr, kBytes);
+  const bool is_readable = done == -1 && errno == EINVAL;
+  errno = before;
+  return is_readable && !allocation_at(address);
 }
 
 std::uint64_t memory_kind(const void* pointer, int device) {

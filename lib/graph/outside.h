@@ -20,6 +20,9 @@ namespace graphcache {
 // if CUDA knows no memory there, or the driver cannot say.
 std::optional<std::uint64_t> allocation_at(std::uint64_t address);
 
+// Whether this is an address of memory that the process may read and that CUDA does not know.
+bool is_host_memory(std::uint64_t address);
+
 // Fills in Content::allocations, except for memory whose address is in the key or a value of the run: another
 // allocation there is another value, which is equal by right. Leaves it empty if the graph cannot be read.
 void note_allocations(const Template& graph, Content* content);

@@ -77,7 +77,7 @@ constexpr std::size_t kNear = 0x1150, kFar = 0x11150;
 template <class F>
 [[gnu::noinline]] void on_other_stack(std::size_t depth, unsigned char byte, F&& f, bool and_heap = false) {
   const std::size_t left = stack_left();
-  void* const shift = __builtin_alloca(std::min(depth, std::max(kNear, left / 4)));
+  void* const shift = __builtin_alloca(std::min(depth, std::max(kNear, left / 16)));
   std::optional<OtherHeap> heap;
   if (and_heap) heap.emplace(byte);
   fill_stack(byte, left);

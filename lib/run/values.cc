@@ -30,7 +30,7 @@ std::uint64_t Run::memory_of_values() const {
     const void* pointer = nullptr;
     std::memcpy(&pointer, value, sizeof pointer);
     const std::uint64_t kind = pointer == nullptr ? 0 : memory_kind(pointer, core_.options.device);
-    if (kind != 0) kinds = detail::mix(kinds + i + 1, kind);
+    if (kind != 0) kinds = detail::mix(kinds + ((i + 1) << 32), kind);  // Never 0: a kind is small.
   }
   return kinds;
 }
