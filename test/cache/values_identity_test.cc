@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -195,6 +196,32 @@ TEST_F(ValuesIdentityTest, CopiesFromPageableMemoryAreDirect) {
     for (int i = 0; i < 5; ++i) EXPECT_TRUE(learned(i, run(pinned.get() + i * kPart)));
     run_pageable();
     EXPECT_RUN(kPatched, run(pinned.get() + 5 * kPart));
+  }
+}
+
+// Whichever of the values it is.
+TEST_F(ValuesIdentityTest, TheKindOfMemoryOfEachValueCounts) {
+  PinnedBuffer<float> pinned(kSize);
+  std::vector<float> pageable(kSize, 3);
+  std::fill_n(pinned.get(), kSize, 5.0f);
+  for (std::size_t index = 0; index < 5; ++index) {
+    Cache cache;
+    const auto run = [&](const float* from) {
+      std::array<const float*, 5> all;
+      for (int i = 0; i < 5; ++i) all[static_cast<std::size_t>(i)] = part(20 + 2 * i);
+      all[index] = from;
+      return cache.run(
+          key("k"), stream, values(all[0], all[1], all[2], all[3], all[4]),
+          [&](cudaStream_t on, const float* a, const float* b, const float* c, const float* d, const float* e) {
+            const std::array<const float*, 5> given{a, b, c, d, e};
+            return cudaMemcpyAsync(data.get(), given[index], data.bytes(), cudaMemcpyDefault, on);
+          });
+    };
+    for (int i = 0; i < 5; ++i) EXPECT_SUCCESS(run(part(2 * i)));
+    EXPECT_RUN(kEager, run(pageable.data())) << index;
+    expect_data(3);
+    EXPECT_RUN(kInstantiated, run(pinned.get())) << index;
+    expect_data(5);
   }
 }
 

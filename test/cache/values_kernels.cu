@@ -16,6 +16,8 @@ GRAPHCACHE_TEST_DEVICE inline int element() { return static_cast<int>(blockIdx.x
 
 }  // namespace
 
+GRAPHCACHE_TEST_KERNEL void store_half(Halved half) { *half.out = __half2float(half.value); }
+
 GRAPHCACHE_TEST_KERNEL void scale_by(float* out, int n, Scaling by) {
   const int i = element();
   if (i < n) out[i] = by.factor * by.in[i] + by.plus;

@@ -16,6 +16,12 @@ struct Scaling {
   float plus;
 };
 
+struct Halved {
+  float* out;
+  __half value;
+};
+
+GRAPHCACHE_TEST_KERNEL void store_half(Halved half);                              // *out = value
 GRAPHCACHE_TEST_KERNEL void scale_by(float* out, int n, Scaling by);              // out[i] = factor * in[i] + plus
 GRAPHCACHE_TEST_KERNEL void fill_half(float* out, int n, __half v);               // out[i] = v
 GRAPHCACHE_TEST_KERNEL void fill_bfloat16(float* out, int n, __nv_bfloat16 v);    // out[i] = v

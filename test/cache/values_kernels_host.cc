@@ -3,6 +3,7 @@
 #include "graphcache/hostrt.h"
 #include "values_kernels.cu"
 
+GRAPHCACHE_HOST_KERNEL(graphcache::test::store_half)
 GRAPHCACHE_HOST_KERNEL(graphcache::test::scale_by)
 GRAPHCACHE_HOST_KERNEL(graphcache::test::fill_half)
 GRAPHCACHE_HOST_KERNEL(graphcache::test::fill_bfloat16)

@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <random>
 #include <string>
@@ -671,6 +673,42 @@ TEST_F(ValuesFoundTest, AValueThatChangesWithoutADerivedWordIsNoSuspect) {
     expect_data(a + 1 / b);
   }
   EXPECT_EQ(states(cache), "found derived");
+}
+
+// A suspect that changes beside others, or once alone, without the word is still one.
+TEST_F(ValuesFoundTest, WhatStaysOnceIsDerivedAllTheSame) {
+  const auto run_all = [&](std::initializer_list<std::array<float, 3>> all, const auto& of) {
+    Cache cache;
+    for (const auto& [to, a, b] : all) {
+      float* const at = part(static_cast<int>(to));
+      EXPECT_SUCCESS(cache.run(key("k"), stream, values(at, a, b), [&](cudaStream_t on, float* out, float x, float y) {
+        return launch(fill, kGrid, kBlock, on, out, kSize, of(x, y));
+      }));
+      EXPECT_EQ(read(at), std::vector<float>(kSize, of(a, b))) << a << ", " << b;
+    }
+  };
+  const auto sum = [](float x, float y) { return x + y; };
+  run_all({{0, 2, 3}, {2, 4, 5}, {2, 5, 4}, {2, 5, 8}, {2, 6, 8}, {2, 6.5f, 9}, {4, 7, 9}}, sum);
+  const auto least = [](float x, float) { return std::min(x, 1.0f); };
+  run_all({{0, 0.25f, 3}, {2, 2, 5}, {2, 3, 5}, {2, 0.5f, 5}, {4, 0.75f, 6}, {2, 0.3f, 6}}, least);
+}
+
+// Undefined bytes beside a derived number may make an address of it.
+TEST_F(ValuesFoundTest, ANumberBesidePartsOfAnAddressIsDerived) {
+  Cache cache;
+  for (int i = 0; i < 8; ++i) {
+    const float v = number(i);
+    EXPECT_SUCCESS(cache.run(key("k"), stream, values(v), [&](cudaStream_t on, float value) {
+      Halved half;
+      const void* const here = &half;
+      std::memcpy(reinterpret_cast<char*>(&half) + sizeof(float*), &here, sizeof here);
+      half.out = data.get();
+      half.value = __float2half(value);
+      return launch(store_half, 1, 1, on, half);
+    }));
+    EXPECT_EQ(data.first(), v);
+  }
+  EXPECT_EQ(states(cache), "derived");
 }
 
 TEST_F(ValuesFoundTest, OffsetsOfPointersAreKept) {

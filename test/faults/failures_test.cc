@@ -317,6 +317,29 @@ TEST_F(FailuresTest, CopiesAndHostFunctionsThatCannotBeReadRunDirectly) {
   }
 }
 
+// The values of a run are written into the nodes of both recordings.
+TEST_F(FailuresTest, VerifiedHitWhoseNodesCannotBeReadIsRight) {
+  Stream stream;
+  DeviceBuffer<int> log(64), count(1);
+  for (const char* const function : {"cudaFuncGetParamInfo", "cudaGraphKernelNodeGetParams", "cudaGraphNodeGetType"}) {
+    for (int nth = 1; nth <= 6; ++nth) {
+      SCOPED_TRACE(std::string(function) + " " + std::to_string(nth));
+      Cache cache({.verify_every = 1});
+      for (int i = 0; i < 8; ++i) {
+        if (i == 6) hostrt::fail_call(function, nth, cudaErrorUnknown);
+        int* const at = log.get() + 4 * i;
+        EXPECT_SUCCESS(cache.run(key("k"), stream, values(at), [&](Recorder& rec, int* to) {
+          rec.launch(append, {1, 1}, to, count.get(), 7);
+        }));
+        hostrt::clear_failures();
+        CUDA_OK(cudaMemset(count.get(), 0, sizeof(int)));
+        EXPECT_EQ(log.read()[static_cast<std::size_t>(4 * i)], 7);
+      }
+      log.write(std::vector<int>(64));
+    }
+  }
+}
+
 TEST_F(FailuresTest, NestedRunsSurviveFailures) {
   for (const char* function : {"cudaStreamIsCapturing", "cudaStreamGetDevice", "cudaGetDevice"}) {
     for (int nth = 1; nth <= 4; ++nth) {

@@ -34,6 +34,25 @@ TEST_F(VerifyHitsTest, PointerThatMoved) {
                 "and is " + hex(data.get()) + " (memory of device 0)"});
 }
 
+// Together with its neighbour, it looks like an address.
+TEST_F(VerifyHitsTest, MemberOfAStructureBesideANumber) {
+  DeviceBuffer<Mixed> out(1);
+  Cache cache(verifying(OnStale::kReturnError));
+  const auto run = [&](short captured) {
+    return cache.run(key("k"), stream, [&](cudaStream_t on) {
+      Mixed value;
+      std::memset(static_cast<void*>(&value), 0, sizeof value);
+      value.small = captured;
+      value.numbers[0] = 100;
+      return launch(copy_struct, 1, 1, on, out.get(), value);
+    });
+  };
+  EXPECT_SUCCESS(run(1));
+  EXPECT_SUCCESS(run(1));
+  EXPECT_FAILURE(kFailedPrecondition, run(2));
+  expect_one_finding(cache, {"argument 1, bytes 16 to 23"});
+}
+
 // Nothing is launched, because the kernel would write to that memory.
 TEST_F(VerifyHitsTest, PointerToFreedMemory) {
   Cache cache(verifying(OnStale::kReturnError));
