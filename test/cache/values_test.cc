@@ -688,7 +688,7 @@ TEST_F(ValuesFoundTest, WhatStaysOnceIsDerivedAllTheSame) {
     }
   };
   const auto sum = [](float x, float y) { return x + y; };
-  run_all({{0, 2, 3}, {2, 4, 5}, {2, 5, 4}, {2, 5, 8}, {2, 6, 8}, {2, 6.5f, 9}, {4, 7, 9}}, sum);
+  run_all({{0, 2, 3}, {2, 4, 5}, {2, 5, 4}, {2, 4, 5}, {2, 4, 8}, {2, 6, 8}, {2, 6.5f, 9}, {4, 7, 9}}, sum);
   const auto least = [](float x, float) { return std::min(x, 1.0f); };
   run_all({{0, 0.25f, 3}, {2, 2, 5}, {2, 3, 5}, {2, 0.5f, 5}, {4, 0.75f, 6}, {2, 0.3f, 6}}, least);
 }

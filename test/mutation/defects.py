@@ -363,8 +363,6 @@ DEFECTS = [
            "word.suspects & changed & ~word.certain; idle", ("values",)),
     Defect("one change alone clears a suspect", "word.suspects & ~(idle & word.idle); left", "word.suspects & ~idle; left",
            ("values",)),
-    Defect("values are written into nodes that cannot be read", "if (!node(slot_node.index).readable) continue;", "",
-           ("failures",)),
     Defect("members that look like addresses are not compared", "return is_host_memory(as<std::uint64_t>(at));",
            "return is_host_range(as<std::uint64_t>(at));", ("verify_hits",)),
     Defect("what differs is no finding", "return is_everywhere && word.again[i] == word.now[i];",
