@@ -108,7 +108,6 @@ TEST_F(MistakesTest, ABrokenCaptureMayBeAnError) {
   EXPECT_EQ(cache.stats().failed, 3u);
 }
 
-// Such a launch breaks a capture, too.
 TEST_F(MistakesTest, ALaunchThatCudaRefusesFailsAsADirectOneWould) {
   const std::function<cudaError_t(Recorder&, bool)> ways[] = {
       [&](Recorder& rec, bool is_grid) {
