@@ -201,8 +201,8 @@ bool reads_last_error(const std::string& function) {
   return function == "cudaGetLastError" || function == "cudaPeekAtLastError";
 }
 
-// The call on nodes of any type that the library makes instead of this one with newer toolkits. hostrt counts it as
-// this one (lib/cuda/compat.h).
+}  // namespace
+
 std::string call_of_any_type(const std::string& function) {
   const auto ends_with = [&](const std::string& end) {
     return function.size() > end.size() && function.compare(function.size() - end.size(), end.size(), end) == 0;
@@ -212,8 +212,6 @@ std::string call_of_any_type(const std::string& function) {
   const bool reads = function == "cudaGraphChildGraphNodeGetGraph" || ends_with("NodeGetParams");
   return function.rfind("cudaGraph", 0) == 0 && reads ? "cudaGraphNodeGetParams" : function;
 }
-
-}  // namespace
 
 std::vector<std::unique_ptr<Scenario>> scenarios() {
   ScenarioList list;
