@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace graphcache {
@@ -35,17 +37,30 @@ inline std::size_t stack_left() {
 }
 
 // Has the small blocks that the heap would give next, so that objects which `fn` makes lie elsewhere, over contents of
-// this byte.
+// this byte. The third byte of their addresses, too, is another: parts of such addresses are what freed blocks contain.
 class OtherHeap {
  public:
   explicit OtherHeap(unsigned char byte) {
-    constexpr std::size_t kSpace = std::size_t{1} << 16;  // By which the third byte of an address changes.
-    constexpr std::size_t kHeld = 16, kForFn = 7;         // Of each size.
-    blocks_.reserve(1 + kSizes * (kHeld + kForFn));
+    constexpr std::size_t kSpace = std::size_t{1} << 16, kMost = std::size_t{1} << 14;
+    constexpr std::size_t kHeld = 16, kForFn = 7;  // Of each size.
+    blocks_.reserve(kMost);
+    std::vector<Block> for_fn;
+    for_fn.reserve(kSizes * kForFn);
     blocks_.emplace_back(std::malloc(kSpace));
-    take(kHeld, byte);
-    take(kForFn, byte);
-    blocks_.resize(blocks_.size() - kSizes * kForFn);
+    for (std::size_t i = 0; i < kSizes * kHeld; ++i) blocks_.push_back(take(i / kHeld, byte));
+    for (std::size_t i = 0; i < kSizes; ++i) {
+      const auto held = blocks_.begin() + 1 + i * kHeld;
+      for (std::size_t given = 0; given < kForFn;) {
+        Block block = take(i, byte);
+        const auto is_near = [&](const Block& other) { return part_of(other) == part_of(block); };
+        if (blocks_.size() < kMost && std::any_of(held, held + kHeld, is_near)) {
+          blocks_.push_back(std::move(block));
+        } else {
+          for_fn.push_back(std::move(block));
+          ++given;
+        }
+      }
+    }
   }
 
  private:
@@ -54,18 +69,20 @@ class OtherHeap {
   struct Free {
     void operator()(void* block) const { std::free(block); }
   };
+  using Block = std::unique_ptr<void, Free>;
 
-  void take(std::size_t each, unsigned char byte) {
-    for (std::size_t size = kStep + kStep / 2; size <= kSizes * kStep + kStep / 2; size += kStep) {
-      for (std::size_t i = 0; i < each; ++i) {
-        blocks_.emplace_back(std::malloc(size));
-        if (blocks_.back() != nullptr) std::memset(blocks_.back().get(), byte, size);
-        asm volatile("" : : "r"(blocks_.back().get()) : "memory");
-      }
-    }
+  // A block of the i-th size.
+  static Block take(std::size_t i, unsigned char byte) {
+    const std::size_t size = kStep * (i + 1) + kStep / 2;
+    Block block(std::malloc(size));
+    if (block != nullptr) std::memset(block.get(), byte, size);
+    asm volatile("" : : "r"(block.get()) : "memory");
+    return block;
   }
 
-  std::vector<std::unique_ptr<void, Free>> blocks_;
+  static std::uintptr_t part_of(const Block& block) { return reinterpret_cast<std::uintptr_t>(block.get()) >> 16; }
+
+  std::vector<Block> blocks_;
 };
 
 // Distances in the stack. By the second one, the third byte of an address changes as well.
