@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "graphcache/detail/call.h"
-#include "graphcache/detail/no_key.h"
+#include "graphcache/detail/no_call.h"
 #include "graphcache/graph.h"
 #include "graphcache/graph_info.h"
 #include "graphcache/key.h"
@@ -93,10 +93,10 @@ class Cache {
   absl::StatusOr<Outcome> run(const Key& key, StreamArg stream, const Given& given, Fn&& fn) {
     return detail::with_call(given, fn, [&](const detail::Call& call) { return run_call(key, stream, call); });
   }
-  // Calls of run(), prepare() and warm() without a key do not compile, with advice.
-  template <class T, class... Rest, detail::IfNoKey<T> = 0>
-  absl::StatusOr<Outcome> run(T&&, Rest&&... rest) {
-    return run(detail::NoKey<T>::key(), std::forward<Rest>(rest)...);
+  // Other calls of run(), prepare() and warm() do not compile, with advice.
+  template <class... Args, detail::IfNoCall<Args...> = 0>
+  absl::StatusOr<Outcome> run(Args&&...) {
+    return detail::NoCall<Args...>::status();
   }
 
   // Returns a step, which runs this key and a copy of `fn` in a hot loop as run() does (step.h). Makes no CUDA call.
@@ -106,7 +106,7 @@ class Cache {
   }
   template <class T, class Fn, detail::IfNoKey<T> = 0>
   Step<std::decay_t<Fn>> prepare(T&&, Fn&& fn) {
-    return prepare(detail::NoKey<T>::key(), std::forward<Fn>(fn));
+    return prepare(detail::NoCall<T, Fn>::key(), std::forward<Fn>(fn));
   }
 
   // Makes a key ready without running it. Captures `fn`, and instantiates and uploads its graph if there is room, or
@@ -128,9 +128,9 @@ class Cache {
   absl::Status warm(const Key& key, StreamArg stream, const Given& given, Fn&& fn) {
     return detail::with_call(given, fn, [&](const detail::Call& call) { return warm_call(key, stream, call); });
   }
-  template <class T, class... Rest, detail::IfNoKey<T> = 0>
-  absl::Status warm(T&&, Rest&&... rest) {
-    return warm(detail::NoKey<T>::key(), std::forward<Rest>(rest)...);
+  template <class... Args, detail::IfNoCall<Args...> = 0>
+  absl::Status warm(Args&&...) {
+    return detail::NoCall<Args...>::status();
   }
 
   // Protects the key's executable or template from eviction by other keys, until unpin(). Returns false if the key is

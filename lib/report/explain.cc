@@ -192,31 +192,38 @@ std::string explain(const Cache& cache, const Key& key) try {
   const Options& options = cache.options();
   const std::vector<EntryInfo> all = cache.entries();
   const EntryInfo* compared = nullptr;
-  std::vector<std::pair<std::string, int>> paragraphs;  // Each with its number of entries.
+  const void* first_place = nullptr;
+  struct Paragraph {
+    std::string text;
+    int entries = 0;
+    bool is_elsewhere = false;  // Whether one of its entries is not at the first entry's place.
+  };
+  std::vector<Paragraph> paragraphs;
   for (const EntryInfo& entry : all) {
     if (!(entry.key == key)) continue;
     if (entry.recorded && options.share != Share::kNever && compared == nullptr) compared = &entry;
     std::string text = paragraph(entry, options);
-    const auto equal = std::find_if(paragraphs.begin(), paragraphs.end(), [&](auto& one) { return one.first == text; });
-    if (equal == paragraphs.end()) {
-      paragraphs.emplace_back(std::move(text), 1);
-    } else {
-      ++equal->second;
-    }
+    auto equal = std::find_if(paragraphs.begin(), paragraphs.end(), [&](auto& one) { return one.text == text; });
+    if (paragraphs.empty()) first_place = entry.place;
+    if (equal == paragraphs.end()) equal = paragraphs.insert(equal, {std::move(text)});
+    ++equal->entries;
+    equal->is_elsewhere |= entry.place != first_place;
   }
   if (paragraphs.empty()) {
     return "No run of this key is known: it was never run, it was erased, or it has been dropped among the keys "
            "without a template, of which the cache remembers 4096. Its next run is a first run.\n";
   }
   std::string text;
-  for (const auto& [entry, number] : paragraphs) {
-    if (number > 1) {
-      absl::StrAppend(&text, "At each of ", number, text.empty() ? "" : " other",
-                      " places of the program or kinds of values:\n");
-    } else if (!text.empty()) {
-      absl::StrAppend(&text, "At another place of the program, or with other kinds of values:\n");
+  for (const Paragraph& of : paragraphs) {
+    const bool is_first = text.empty();
+    if (of.entries > 1 || !is_first) {
+      absl::StrAppend(
+          &text, of.is_elsewhere ? "At " : "With ",
+          of.entries > 1 ? absl::StrCat("each of ", of.entries, is_first ? " " : " other ") : "another ",
+          of.is_elsewhere ? "place" : "kind", of.entries > 1 ? "s" : "",
+          of.is_elsewhere ? " of the program:\n" : " of values (null, 0 or 1, alignment, memory, equal pointers):\n");
     }
-    absl::StrAppend(&text, entry);
+    absl::StrAppend(&text, of.text);
   }
   const std::string nearest = compared == nullptr ? "" : nearest_difference(cache, *compared, all);
   if (!nearest.empty()) {

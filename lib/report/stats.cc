@@ -146,7 +146,7 @@ std::string to_string(const EntryInfo& entry) {
   const char* const state = entry.live ? "live" : entry.recorded ? "only a template" : "nothing recorded";
   std::string text =
       absl::StrCat(entry.key.to_string(), ": ", list(entry.outcomes, kOutcomeNames), "; ", state, ", ", entry.nodes,
-                   " nodes, ", entry.slot_nodes, " of them with slots, about ", kibibytes(entry.estimated_device_bytes),
+                   " nodes, ", entry.slot_nodes, " of them patched, about ", kibibytes(entry.estimated_device_bytes),
                    " of device memory, use ", entry.last_use_order);
   if (entry.pinned) absl::StrAppend(&text, ", pinned");
   for (const ValueInfo& value : entry.values) absl::StrAppend(&text, "; a value ", to_string(value.state));

@@ -40,16 +40,19 @@ TEST_F(ExplainTest, ABrokenCaptureAndABackOff) {
 
 TEST_F(ExplainTest, EntriesAlikeAreDescribedOnce) {
   Cache cache;
-  const auto run = [&](cudaStream_t on, float value) {
-    return cache.run(key("k"), on, values(value), [&](cudaStream_t s, float v) { return add_value(s, v); });
+  const auto run = [&](float value) {
+    return cache.run(key("k"), stream, values(value), [&](cudaStream_t s, float v) { return add_value(s, v); });
   };
-  for (const float value : {0.0f, 1.0f, 2.0f}) EXPECT_RUN(kInstantiated, run(stream, value));
+  for (const float value : {0.0f, 1.0f, 2.0f}) EXPECT_RUN(kInstantiated, run(value));
   const std::string alike = explain(cache, key("k"));
-  EXPECT_TRUE(says(alike, "At each of 3 places of the program or kinds of values:\nRuns: instantiated 1."));
+  EXPECT_TRUE(says(alike, "With each of 3 kinds of values (null, 0 or 1, alignment, memory, equal pointers):\nRuns: "));
   EXPECT_EQ(alike.find("Runs: ", alike.find("Runs: ") + 1), std::string::npos);
-  EXPECT_RUN(kReplayed, run(stream, 2));
-  const std::string apart = explain(cache, key("k"));
-  EXPECT_TRUE(says(apart, "At each of 2 other places of the program or kinds of values:\nRuns: instantiated 1."));
+  EXPECT_RUN(kReplayed, run(2));
+  EXPECT_TRUE(says(explain(cache, key("k")), "With each of 2 other kinds of values (null, 0"));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+  EXPECT_TRUE(says(explain(cache, key("k")), "At each of 2 other places of the program:\nRuns: "));
+  EXPECT_RUN(kReplayed, run(1));
+  EXPECT_TRUE(says(explain(cache, key("k")), "At another place of the program:\nRuns: "));
 }
 
 TEST_F(ExplainTest, ADisabledCache) {

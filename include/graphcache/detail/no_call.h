@@ -1,0 +1,54 @@
+// The messages of calls whose arguments are no key, or in no right order. Not for users.
+#pragma once
+
+#include <absl/status/status.h>
+#include <cuda_runtime_api.h>
+
+#include <type_traits>
+
+#include "graphcache/detail/advice.h"
+#include "graphcache/detail/call.h"
+#include "graphcache/key.h"
+#include "graphcache/stream.h"
+
+namespace graphcache::detail {
+
+template <class T>
+inline constexpr bool kIsKey = std::is_convertible_v<T&&, const Key&>;
+
+// Whether these may follow the key.
+template <class... Ts>
+inline constexpr bool kAreInOrder = false;
+template <class Fn>
+inline constexpr bool kAreInOrder<Fn> = !std::is_convertible_v<Fn&&, cudaStream_t>;
+template <class T, class Fn>
+inline constexpr bool kAreInOrder<T, Fn> = std::is_convertible_v<T&&, StreamArg> || kIsGiven<std::decay_t<T>>;
+template <class T, class Given, class Fn>
+inline constexpr bool kAreInOrder<T, Given, Fn> = std::is_convertible_v<T&&, StreamArg>&& kIsGiven<std::decay_t<Given>>;
+
+// Whether these are the arguments of run() or warm().
+template <class... Args>
+inline constexpr bool kIsCall = false;
+template <class T, class... Rest>
+inline constexpr bool kIsCall<T, Rest...> = kIsKey<T>&& kAreInOrder<Rest...>;
+
+// Overloads with these parameters take what the others do not.
+template <class T>
+using IfNoKey = std::enable_if_t<!kIsKey<T>, int>;
+template <class... Args>
+using IfNoCall = std::enable_if_t<!kIsCall<Args...>, int>;
+
+// A class and no function, because compilers check a class at once: the message then comes before others.
+template <class T, class... Rest>
+struct NoCall {
+  static_assert(kIsKey<T>,
+                "graphcache: the first argument must be a graphcache::Key: write graphcache::key(\"text\") for "
+                "\"text\", and graphcache::key(\"text\", 8) for a text and a number");
+  static_assert(!kIsKey<T> || kAreInOrder<Rest...>,
+                "graphcache: the arguments are the key, then a stream if there is one, then params() or values() if "
+                "there are any, then fn");
+  static absl::Status status() { return absl::OkStatus(); }
+  static Key key() { return Key(); }
+};
+
+}  // namespace graphcache::detail

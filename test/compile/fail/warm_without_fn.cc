@@ -1,0 +1,12 @@
+// expect: graphcache: the arguments are the key, then a stream if there is one, then params() or values()
+#include <graphcache/graphcache.h>
+
+void enqueue(cudaStream_t stream);
+
+void warm(graphcache::Cache& cache, cudaStream_t stream) {
+#ifdef FIXED
+  static_cast<void>(cache.warm(graphcache::key("step"), stream, enqueue));
+#else
+  static_cast<void>(cache.warm(graphcache::key("step"), stream));
+#endif
+}
