@@ -104,7 +104,7 @@ class Cache {
   Step<std::decay_t<Fn>> prepare(Key key, Fn&& fn) {
     return Step<std::decay_t<Fn>>(hits(), default_stream(), std::move(key), std::forward<Fn>(fn));
   }
-  template <class T, class Fn, detail::IfNoKey<T> = 0>
+  template <class T, class Fn, detail::IfNoCall<T, Fn> = 0>
   Step<std::decay_t<Fn>> prepare(T&&, Fn&& fn) {
     return prepare(detail::NoCall<T, Fn>::key(), std::forward<Fn>(fn));
   }

@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -152,18 +153,13 @@ struct Side {
 
 class Comparison {
  public:
-  Comparison(RecordedGraph kept, RecordedGraph now) : kept_(kept), now_(now) {}
-  Comparison(RecordedGraph kept, RecordedGraph now, RecordedGraph again, RecordedGraph last, RecordedGraph elsewhere)
-      : kept_(kept),
-        now_(now),
-        again_(std::in_place, again),
-        last_(std::in_place, last),
-        elsewhere_(std::in_place, elsewhere) {}
+  Comparison(RecordedGraph kept, RecordedGraph now, const std::vector<RecordedGraph>& further)
+      : kept_(kept), now_(now), further_(further.begin(), further.end()) {}
 
   std::optional<std::string> run() {
     if (!kept_.read() || !now_.read()) return std::nullopt;
-    for (std::optional<Side>* const side : {&again_, &last_, &elsewhere_}) {
-      if (*side && !(*side)->read()) return std::nullopt;
+    for (Side& side : further_) {
+      if (!side.read()) return std::nullopt;
     }
     find_own_memory();
     std::optional<std::string> found = compare_nodes();
@@ -283,15 +279,14 @@ class Comparison {
       find("the kernel", was, was == is ? absl::StrCat(is, " of another module, or on another device") : is);
     } else if (!is_kernel || (is_known(x) && is_known(y))) {
       const std::vector<Field> a = kept_.fields(index), b = now_.fields(index);
-      const std::vector<Field> again = fields_in(again_ ? &again_->reading : nullptr, index, now);
-      const std::vector<Field> last = fields_in(last_ ? &last_->reading : nullptr, index, now);
-      const std::vector<Field> elsewhere = fields_in(elsewhere_ ? &elsewhere_->reading : nullptr, index, now);
-      const auto bytes_at = [](const std::vector<Field>& fields, std::size_t i) {
-        return i < fields.size() ? bytes_of(fields[i]) : nullptr;
-      };
+      std::array<std::vector<Field>, 3> others;
+      for (std::size_t i = 0; i < further_.size(); ++i) others[i] = fields_in(further_[i].reading, index, now);
       for (std::size_t i = 0; i < std::min(a.size(), b.size()) && found_.empty(); ++i) {
+        const auto bytes_in = [i](const std::vector<Field>& fields) {
+          return i < fields.size() ? bytes_of(fields[i]) : nullptr;
+        };
         compare(a[i], b[i],
-                {bytes_of(a[i]), bytes_of(b[i]), bytes_at(again, i), bytes_at(last, i), bytes_at(elsewhere, i)});
+                {bytes_of(a[i]), bytes_of(b[i]), bytes_in(others[0]), bytes_in(others[1]), bytes_in(others[2])});
       }
     }
     const Reading::Part &a = kept_.reading.parts[index], &b = now_.reading.parts[index];
@@ -342,12 +337,12 @@ class Comparison {
   }
 
   // The fields of the same kernel in a further recording, or none.
-  static std::vector<Field> fields_in(const Reading* reading, std::uint32_t index, const NodeContent& kernel) {
-    if (reading == nullptr || index >= reading->content.nodes.size()) return {};
-    const NodeContent& other = reading->content.nodes[index];
+  static std::vector<Field> fields_in(const Reading& reading, std::uint32_t index, const NodeContent& kernel) {
+    if (index >= reading.content.nodes.size()) return {};
+    const NodeContent& other = reading.content.nodes[index];
     const bool is_same = other.type == cudaGraphNodeTypeKernel && other.kernel.func == kernel.kernel.func &&
                          other.kernel.kern == kernel.kernel.kern;
-    return is_same ? fields_of(*reading, kNoSlots, index) : std::vector<Field>();
+    return is_same ? fields_of(reading, kNoSlots, index) : std::vector<Field>();
   }
 
   // Compares word by word, because a structure may contain addresses.
@@ -437,7 +432,7 @@ class Comparison {
   static constexpr std::size_t kWord = sizeof(std::uint64_t);
 
   Side kept_, now_;
-  std::optional<Side> again_, last_, elsewhere_;
+  std::vector<Side> further_;
   std::vector<OwnMemory> own_memory_;
   std::string found_;
   const char* cure_ = "make what changes a value or a slot, or put it in the key";
@@ -445,15 +440,10 @@ class Comparison {
 
 }  // namespace
 
-std::optional<std::string> first_difference(RecordedGraph kept, RecordedGraph now) {
+std::optional<std::string> first_difference(RecordedGraph kept, RecordedGraph now,
+                                            const std::vector<RecordedGraph>& further) {
   LastErrorGuard last_error;
-  return Comparison(kept, now).run();
-}
-
-std::optional<std::string> first_difference(RecordedGraph kept, RecordedGraph now, RecordedGraph again,
-                                            RecordedGraph last, RecordedGraph elsewhere) {
-  LastErrorGuard last_error;
-  return Comparison(kept, now, again, last, elsewhere).run();
+  return Comparison(kept, now, further).run();
 }
 
 }  // namespace graphcache

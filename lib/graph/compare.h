@@ -3,10 +3,18 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "graph/template.h"
 
 namespace graphcache {
+
+struct RecordedGraph {
+  const Template& graph;
+  const Content& content;
+  // If the content's slots were found (found_values.h): the values that they have in a run.
+  const unsigned char* values = nullptr;
+};
 
 // Returns the first difference between the kept template and a new recording of `fn`, as a sentence for people. It
 // names the node, the kernel, the argument's index, both values, and what they point to. It is empty if there is no
@@ -26,23 +34,14 @@ namespace graphcache {
 // applies to nodes of types that this code does not know, such as batches of copies. Arguments of kernels are left out
 // if the driver does not report the kernel's parameters.
 //
-// Bytes that `fn` leaves undefined, such as the padding of structures, are compared like all others. So there may seem
-// to be a difference where there is none. A stack address may seem to be one as well, if a kernel gets it and does not
-// read it.
+// Without `further`, bytes that `fn` leaves undefined, such as the padding of structures, and addresses on the stack
+// may seem to be differences. `further` are three more new recordings: two made at one place deeper in the stack and
+// over the same other contents, and one over a third part of the stack and another heap. What differs among `now`, the
+// first and the third is then no difference. But an argument is one if it differs between the first and the second:
+// each call of `fn` changes it. Of addresses and of members of structures, that is said only if a value returns.
 //
 // REQUIRES: the device of the graphs is current.
-struct RecordedGraph {
-  const Template& graph;
-  const Content& content;
-  // If the content's slots were found (found_values.h): the values that they have in a run.
-  const unsigned char* values = nullptr;
-};
-std::optional<std::string> first_difference(RecordedGraph kept, RecordedGraph now);
-// The same with three more new recordings: two made at one place deeper in the stack and over the same other contents,
-// and one over a third part of the stack and another heap. Here undefined bytes and stack addresses are no differences:
-// they differ among `now`, `again` and `elsewhere`. But an argument is one if it differs between `again` and `last`:
-// each call of `fn` changes it. Of addresses and of members of structures, that is said only if a value returns.
-std::optional<std::string> first_difference(RecordedGraph kept, RecordedGraph now, RecordedGraph again,
-                                            RecordedGraph last, RecordedGraph elsewhere);
+std::optional<std::string> first_difference(RecordedGraph kept, RecordedGraph now,
+                                            const std::vector<RecordedGraph>& further = {});
 
 }  // namespace graphcache

@@ -124,8 +124,8 @@ absl::Status Run::record_again(std::string* found, bool* fails_under_capture) {
       if (absl::Status fatal = take_fatal_error(one); !fatal.ok()) return fatal;
       if (!one.capture.ok() || !one.fn.ok()) return absl::OkStatus();
     }
-    difference = first_difference({kept, content, call_.values}, recorded(now), recorded(again[0]), recorded(again[1]),
-                                  recorded(again[2]));
+    difference = first_difference({kept, content, call_.values}, recorded(now),
+                                  {recorded(again[0]), recorded(again[1]), recorded(again[2])});
   }
   if (!difference) return absl::OkStatus();
   *found = *std::move(difference);

@@ -15,26 +15,24 @@ namespace graphcache::detail {
 
 template <class T>
 inline constexpr bool kIsKey = std::is_convertible_v<T&&, const Key&>;
+template <class T>
+inline constexpr bool kIsStream = std::is_convertible_v<T&&, StreamArg>;
 
 // Whether these may follow the key.
 template <class... Ts>
 inline constexpr bool kAreInOrder = false;
 template <class Fn>
-inline constexpr bool kAreInOrder<Fn> = !std::is_convertible_v<Fn&&, cudaStream_t>;
+inline constexpr bool kAreInOrder<Fn> = !kIsStream<Fn>;
 template <class T, class Fn>
-inline constexpr bool kAreInOrder<T, Fn> = std::is_convertible_v<T&&, StreamArg> || kIsGiven<std::decay_t<T>>;
+inline constexpr bool kAreInOrder<T, Fn> = kIsStream<T> || kIsGiven<std::decay_t<T>>;
 template <class T, class Given, class Fn>
-inline constexpr bool kAreInOrder<T, Given, Fn> = std::is_convertible_v<T&&, StreamArg>&& kIsGiven<std::decay_t<Given>>;
+inline constexpr bool kAreInOrder<T, Given, Fn> = kIsStream<T>&& kIsGiven<std::decay_t<Given>>;
 
-// Whether these are the arguments of run() or warm().
+// An overload with this parameter takes what the others do not.
 template <class... Args>
 inline constexpr bool kIsCall = false;
 template <class T, class... Rest>
 inline constexpr bool kIsCall<T, Rest...> = kIsKey<T>&& kAreInOrder<Rest...>;
-
-// Overloads with these parameters take what the others do not.
-template <class T>
-using IfNoKey = std::enable_if_t<!kIsKey<T>, int>;
 template <class... Args>
 using IfNoCall = std::enable_if_t<!kIsCall<Args...>, int>;
 
