@@ -2,6 +2,7 @@
 
 #include <absl/strings/cord.h>
 #include <absl/strings/escaping.h>
+#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 
 #include <cstdint>
@@ -97,6 +98,13 @@ absl::Status with_key(const absl::Status& status, const Key& key) noexcept try {
     name = absl::StrCat("\"", absl::Utf8SafeCHexEscape({label.data(), label.size()}), "\": ", name);
   }
   return with_text(status, absl::StrCat("graphcache: key ", name, ": ", status.message()));
+} catch (const std::bad_alloc&) {
+  return status;
+}
+
+absl::Status with_more(const absl::Status& status, absl::string_view separator, absl::string_view more) noexcept try {
+  if (absl::StrContains(status.message(), more)) return status;
+  return with_text(status, absl::StrCat(status.message(), separator, more));
 } catch (const std::bad_alloc&) {
   return status;
 }

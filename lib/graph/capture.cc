@@ -1,7 +1,6 @@
 #include "graph/capture.h"
 
 #include <absl/strings/cord.h>
-#include <absl/strings/str_cat.h>
 #include <cxxabi.h>
 
 #include <string>
@@ -107,7 +106,7 @@ absl::Status Captured::failure() const {
   const cudaError_t error = cuda_error(fn);
   const bool is_same = error != cudaSuccess && error == cuda_error(capture);
   if (fn.ok() || is_same || is_capture_error(error) || is_misuse) return capture;
-  absl::Status both = with_text(fn, absl::StrCat(fn.message(), "; ", capture.message()));
+  absl::Status both = with_more(fn, "; ", capture.message());
   if (error != cudaSuccess) return both;
   capture.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) { both.SetPayload(type, payload); });
   return both;

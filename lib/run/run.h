@@ -72,7 +72,7 @@ class Run {
   absl::StatusOr<Outcome> launch(Outcome outcome, Outcome if_patched);
   cudaError_t launch_first();
   absl::StatusOr<Outcome> replay_failed(const CallResult& result, EagerReason reason, bool is_unfit = false);
-  absl::StatusOr<Outcome> call_again();
+  absl::StatusOr<Outcome> call_again(const absl::Status& why);
   absl::Status no_template(absl::Status why, const NoTemplate& none);
   absl::Status prepare_warm();
 

@@ -142,6 +142,8 @@ TEST_F(MistakesTest, ALaunchThatCudaRefusesFailsAsADirectOneWould) {
         }
       }
       EXPECT_TRUE(holds_all(error_of(strict), {cudaGetErrorName(cuda_error(wanted))}));
+      const absl::Status again = cache.run(key("k"), stream, fn).status();
+      EXPECT_EQ(holds_all(std::string(again.message()), {"; under capture: "}), way != 0) << again;
       EXPECT_EQ(cudaGetLastError(), cudaSuccess);
     }
   }

@@ -15,8 +15,9 @@ namespace graphcache::detail {
 
 template <class T>
 inline constexpr bool kIsKey = std::is_convertible_v<T&&, const Key&>;
+// A stream may be a literal 0 or NULL.
 template <class T>
-inline constexpr bool kIsStream = std::is_convertible_v<T&&, StreamArg>;
+inline constexpr bool kIsStream = std::is_convertible_v<T&&, StreamArg> || std::is_integral_v<T>;
 
 // Whether these may follow the key.
 template <class... Ts>
