@@ -60,7 +60,7 @@ absl::Status check(Options& options) {
     const auto [read, error] = std::from_chars(wanted, end, every);
     if (error != std::errc() || read != end || every < 0) {
       return absl::InvalidArgumentError(absl::StrCat("the environment variable GRAPHCACHE_VERIFY is '", wanted,
-                                                     "': it must be a whole number, at most 2147483647"));
+                                                     "': it must be a whole number from 0 to 2147483647"));
     }
     options.verify_every = every;
   }

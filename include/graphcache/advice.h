@@ -54,8 +54,8 @@ struct Finding {
 // walks over all entries, as Cache::entries() does, and reads a few graphs, as Cache::graph() does. Empty if there is
 // nothing to report, or no memory for it.
 //
-// With a History (history.h) among the listeners of the cache, it also finds what a larger budget would give (kBudget)
-// and templates that were dropped too early (kTemplates), and counts direct runs of keys that are gone (kDirectRuns).
+// With a History (history.h) among the listeners of the cache, it also finds what a larger budget would give (kBudget),
+// and counts direct runs and captures of keys that are gone (kDirectRuns, kTemplates).
 std::vector<Finding> advise(const Cache& cache);
 
 }  // namespace graphcache

@@ -93,7 +93,7 @@ class Cache {
   absl::StatusOr<Outcome> run(const Key& key, StreamArg stream, const Given& given, Fn&& fn) {
     return detail::with_call(given, fn, [&](const detail::Call& call) { return run_call(key, stream, call); });
   }
-  // Other calls of run(), prepare() and warm() do not compile, with advice.
+  // Calls without a key, or in another order, do not compile, with advice.
   template <class... Args, detail::IfNoCall<Args...> = 0>
   absl::StatusOr<Outcome> run(Args&&...) {
     return detail::NoCall<Args...>::status();
@@ -138,7 +138,8 @@ class Cache {
   bool pin(const Key& key);
   bool unpin(const Key& key);
 
-  // Whether the key has been recorded at some place of the program, so that a run there would not call `fn`.
+  // Whether the key has been recorded at some place of the program, so that a run there calls no `fn`, or only for want
+  // of room.
   bool contains(const Key& key) const;
   // Forgets the key at every place, pinned or not. Returns false if there was none. Runs and launches in flight end
   // normally. The executable and what the graph keeps are released once these are over: by this call, which waits up to

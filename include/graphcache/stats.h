@@ -208,7 +208,7 @@ struct EntryInfo {
   const void* place = nullptr;
   std::array<std::uint64_t, kOutcomeCount> outcomes{};  // As in Stats, for the runs of this entry.
   bool live = false;                                    // Whether the entry has an executable now.
-  bool recorded = false;                                // Whether it has a template, so that a run would not call `fn`.
+  bool recorded = false;                                // Whether it has a template (Cache::contains()).
   bool pinned = false;                                  // Whether Cache::pin() has pinned it.
   Rule rule = Rule::kNone;                              // By which rule it last got an executable.
   Loss executable_lost = Loss::kNone;                   // Why it last lost its executable, if it ever did.
@@ -239,7 +239,7 @@ struct EntryInfo {
   std::size_t last_use_order = 0;          // 0 for the entry that was used last, 1 for the one before it, and so on.
 };
 
-// Readable text of several lines, whose format may change. graphcache/format.h makes the types of this header printable
+// Readable text, whose format may change. graphcache/format.h makes the types of this header printable
 // by fmt.
 std::string to_string(const Stats& stats);
 std::string to_string(const EntryInfo& entry);

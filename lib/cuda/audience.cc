@@ -28,14 +28,8 @@ absl::Status guarded(EventKind kind, F&& f) noexcept try {
   return f();
 } catch (const std::bad_alloc&) {
   return out_of_memory();
-} catch (const std::exception& error) {
-  try {
-    return absl::UnknownError(absl::StrCat("a listener threw: ", error.what()));
-  } catch (const std::bad_alloc&) {
-    return out_of_memory();
-  }
 } catch (...) {
-  return absl::UnknownError("a listener threw");
+  return exception_failure("a listener threw");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <new>
 #include <string>
 
@@ -100,6 +101,18 @@ absl::Status with_key(const absl::Status& status, const Key& key) noexcept try {
   return with_text(status, absl::StrCat("graphcache: key ", name, ": ", status.message()));
 } catch (const std::bad_alloc&) {
   return status;
+}
+
+absl::Status exception_failure(absl::string_view who_threw) noexcept try {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return absl::UnknownError(absl::StrCat(who_threw, ": ", error.what()));
+  } catch (...) {
+    return absl::UnknownError(who_threw);
+  }
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
 }
 
 absl::Status with_more(const absl::Status& status, absl::string_view separator, absl::string_view more) noexcept try {

@@ -39,6 +39,9 @@ inline std::string_view message_of(const absl::Status& status) {
   return {status.message().data(), status.message().size()};
 }
 
+// The failure of something that threw the exception that is being handled, with its text.
+absl::Status exception_failure(absl::string_view who_threw) noexcept;
+
 // The last runtime call and its result.
 struct CallResult {
   const char* call = "";

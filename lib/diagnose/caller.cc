@@ -198,10 +198,26 @@ bool is_passed_over(const Location& where) {
 
 // "run(Model&)::{lambda(Recorder&)#1}::operator()(Recorder&) const" becomes a lambda of run(Model&). clang names it
 // "run(Model&)::$_1::operator()".
-std::string readable(const std::string& symbol) {
-  std::string name = demangled(symbol);
+std::string readable(const std::string& name) {
   const std::size_t lambda = std::min(name.find("::{lambda("), name.find("::$_"));
   return lambda == std::string::npos ? name : "a lambda of " + name.substr(0, lambda);
+}
+
+// What an Invoker of ours (detail/call.h) calls. Where its frame is the first that is not passed over, the compiler has
+// put the body of `fn` into it. Empty for other functions.
+std::string inlined_fn(const std::string& name) {
+  constexpr std::string_view kInvoker = "Invoker<";
+  const std::size_t at = name.find(kInvoker);
+  if (at == std::string::npos) return {};
+  const std::size_t begin = at + kInvoker.size();
+  std::size_t end = begin;
+  for (int depth = 0; end < name.size(); ++end) {
+    if (depth == 0 && (name[end] == ',' || name[end] == '>')) break;
+    if (std::strchr("<({[", name[end]) != nullptr) ++depth;
+    if (std::strchr(">)}]", name[end]) != nullptr) --depth;
+  }
+  const std::string fn = name.substr(begin, end - begin);
+  return fn.find("(*)") == std::string::npos ? readable(fn) : "";  // A function has a frame of its own.
 }
 
 }  // namespace
@@ -225,13 +241,17 @@ std::string caller_of(const Frames& frames, bool by_runtime, const std::string& 
   for (std::size_t i = 0; i < frames.count; ++i) {
     const Location where = location_of_call(frames.addresses[i]);
     if (where.module.empty()) continue;
+    if (is_ours(where.symbol)) {
+      if (std::string fn = inlined_fn(demangled(where.symbol)); !fn.empty()) return fn;
+    }
     if (is_passed_over(where)) {
       passed_runtime |= begins_with(where.module, "libcudart.so") || is_cudas(where.symbol);
       continue;
     }
     if (!where.symbol.empty()) {
-      if (where.symbol == kernel || demangled(where.symbol) == kernel) continue;
-      return readable(where.symbol);
+      const std::string name = demangled(where.symbol);
+      if (where.symbol == kernel || name == kernel) continue;
+      return readable(name);
     }
     // In a program without symbols, the first function belongs to the runtime, unless the runtime is a shared library.
     if (std::exchange(passed_runtime, true)) return where.module + "+" + hexadecimal(where.offset);

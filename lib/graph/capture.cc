@@ -72,7 +72,7 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
     call.threw = false;
     if (is_intact) {
       captured.thrown = std::current_exception();
-      captured.fn = absl::UnknownError("fn threw an exception");
+      captured.fn = exception_failure("fn threw");
     }
     if (error != cudaSuccess) captured.capture = recording.end_failed(error);
   }

@@ -106,8 +106,9 @@ std::string number_of(const Field& field) {
   return absl::StrCat(is_wide ? as<std::uint64_t>(bytes_of(field)) : as<std::uint32_t>(bytes_of(field)));
 }
 
-std::string was_and_is(std::string_view what, const std::string& was, const std::string& is) {
-  return absl::StrCat(std::string(what), " was ", was, " when the key was recorded, and is ", is, " now");
+std::string was_and_is(std::string_view what, const std::string& was, const std::string& is,
+                       std::string_view when = "when the key was recorded") {
+  return absl::StrCat(std::string(what), " was ", was, " ", std::string(when), ", and is ", is, " now");
 }
 
 // ---- The comparison -------------------------------------------------------------------------------------------------
@@ -254,7 +255,13 @@ class Comparison {
   void find(std::string what) {
     if (found_.empty()) found_ = std::move(what);
   }
-  void find(std::string_view what, const std::string& was, const std::string& is) { find(was_and_is(what, was, is)); }
+  void find(std::string_view what, const std::string& was, const std::string& is) {
+    if (!kept_.content.finds_values) return find(was_and_is(what, was, is));
+    find(was_and_is(what, was, is, "in the graph, which has the values of this run"));
+    cure_ =
+        "if fn computes it from a value, pass the result as a value; else make it a value or a slot, or put it in the "
+        "key";
+  }
 
   // Whether a field's values must be compared, because it follows a slot in neither recording.
   bool is_constant(const std::string& what, const Binding* kept, const Binding* now) {

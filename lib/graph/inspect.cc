@@ -75,8 +75,8 @@ class Inspection {
     if (copies_pageable_) {
       return absl::FailedPreconditionError(
           "a copy has pageable host memory, or freed memory, at one end, and each launch of the graph would use it "
-          "after fn has returned: pass the pointer as a slot, keep what owns the memory by Recorder::keep, or use "
-          "memory from cudaMallocHost or cudaHostRegister");
+          "after fn has returned: pass the pointer as a slot, use memory from cudaMallocHost or cudaHostRegister, or "
+          "keep the memory before the copy, by Recorder::keep of a container or of shared_ptr<void>(owner, memory)");
     }
     if (unread_.error != cudaSuccess) return cuda_failure(unread_.call, unread_.error);
     return absl::OkStatus();

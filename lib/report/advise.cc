@@ -212,6 +212,7 @@ class Adviser {
   std::vector<Finding> findings() {
     look_at_keys();
     look_at_budgets();
+    look_at_templates();
     look_at_direct_runs();
     look_at_idle();
     look_at_places();
@@ -309,8 +310,17 @@ class Adviser {
       budget.cure = larger_budget(cache_) + ".";
       findings_.push_back(std::move(budget));
     }
-    const std::uint64_t recaptures = history_->recaptures();
-    if (recaptures < kFewest || share(recaptures, all) < kShareOfRecaptures) return;
+  }
+
+  void look_at_templates() {
+    std::uint64_t recaptures = history_ != nullptr ? history_->recaptures() : 0;
+    for (const EntryInfo& entry : entries_) {
+      if (history_ != nullptr || entry.template_lost != Loss::kTemplates) continue;
+      const std::uint64_t captures = entry.outcomes[static_cast<std::size_t>(Outcome::kUpdated)] +
+                                     entry.outcomes[static_cast<std::size_t>(Outcome::kInstantiated)];
+      recaptures += std::max<std::uint64_t>(captures, 1) - 1;
+    }
+    if (recaptures < kFewest || share(recaptures, stats_.runs()) < kShareOfRecaptures) return;
     findings_.push_back(
         finding_of(FindingKind::kTemplates, "", recaptures,
                    absl::StrCat(recaptures, " of ", stats_.captures,
@@ -332,9 +342,10 @@ class Adviser {
     const EagerReason reason = cause.value_or(EagerReason::kBackoff);
     const std::uint64_t waited = reasons[static_cast<std::size_t>(EagerReason::kBackoff)];
     Finding finding = finding_of(FindingKind::kDirectRuns, label == nullptr ? "" : *label, direct);
-    finding.text =
-        absl::StrCat(direct, " of ", all, " runs called fn directly, for the reason ", to_string(reason),
-                     waited == 0 ? "" : absl::StrCat(", ", waited, " of them while the next try waited"), ".");
+    finding.text = absl::StrCat(
+        direct, " of ", all, " runs called fn directly, for the reason ", to_string(reason),
+        waited == 0 || history_ == nullptr ? "" : absl::StrCat(", ", waited, " of them while the next try waited"),
+        ".");
     for (const EntryInfo& entry : entries_) {
       const std::string error = label != nullptr && entry.label == *label ? cuda_error_in(entry.error) : "";
       if (error.empty()) continue;
@@ -360,7 +371,7 @@ class Adviser {
     std::map<std::string, std::uint64_t> idle;  // Keyed by label.
     for (const EntryInfo& entry : entries_) {   // Most recently used first.
       if (!entry.recorded || ++met <= with_graphs / 4) continue;
-      if (entry.pinned || runs_of(entry.outcomes) == 0 || hits_of(entry.outcomes) != 0) continue;
+      if (entry.pinned || runs_of(entry.outcomes) != 1 || hits_of(entry.outcomes) != 0) continue;
       if (churning_.count(entry.label) == 0) ++idle[entry.label];
     }
     std::uint64_t others = 0;  // Entries of labels that have few.
@@ -458,9 +469,9 @@ class Adviser {
     for (const auto& [label, counts] : stale) {
       findings_.push_back(
           finding_of(FindingKind::kStale, label, counts.second,
-                     absl::StrCat("Verify mode found old values in graphs (", counts.first, "), which were replayed (",
-                                  counts.second, ")."),
-                     "graphcache::explain() of such a key names the node, the argument and what to do."));
+                     absl::StrCat("Verify mode found differences. Graphs that have them: ", counts.first,
+                                  "; replays of these, right or wrong: ", counts.second, "."),
+                     "graphcache::explain() of such a key says what differs, and docs/guide/mistakes.md what to do."));
     }
   }
 

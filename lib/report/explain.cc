@@ -32,7 +32,8 @@ std::string sentence(EagerReason reason, const Options& options) {
       return absl::StrCat(
           "no executable could be evicted for it: all were pinned or in use, or the graph is too large "
           "(Options::max_executables is ",
-          options.max_executables, ")");
+          options.max_executables, ", max_device_bytes ",
+          options.max_device_bytes == SIZE_MAX ? "unlimited" : absl::StrCat(options.max_device_bytes), ")");
     case EagerReason::kOutOfMemory:
       return "device memory ran out when its executable was made";
     case EagerReason::kRefused:
@@ -147,9 +148,10 @@ std::string paragraph(const EntryInfo& entry, const Options& options) {
   }
   line("Runs: ", runs.empty() ? "none" : runs, ".");
   if (entry.live) {
-    line("It has an executable", entry.pinned ? ", and is pinned" : "", sentence(entry.rule), ".");
+    line("It has an executable", sentence(entry.rule), entry.pinned ? ", and is pinned" : "", ".");
   } else if (entry.recorded) {
-    line("It has a template and no executable: its next run does not call fn, and makes or borrows an executable.");
+    line("It has a template and no executable: its next run makes or borrows an executable if there is room, and only ",
+         "else calls fn.");
   } else {
     line("It has neither an executable nor a template: its next run that is not direct captures fn.");
   }
@@ -208,6 +210,11 @@ std::string explain(const Cache& cache, const Key& key) try {
     if (equal == paragraphs.end()) equal = paragraphs.insert(equal, {std::move(text)});
     ++equal->entries;
     equal->is_elsewhere |= entry.place != first_place;
+  }
+  if (paragraphs.empty() && cache.stats().eager(EagerReason::kDisabled) != 0) {
+    return "The cache captures nothing (Options::max_executables is 0, or GRAPHCACHE_DISABLE is set): each run calls "
+           "fn "
+           "directly.\n";
   }
   if (paragraphs.empty()) {
     return "No run of this key is known: it was never run, it was erased, or it has been dropped among the keys "

@@ -159,6 +159,16 @@ TEST_F(MistakesDiagnoseTest, TheEndOfACaptureInFnIsNamedAndLogged) {
                              ", ended the capture. Leave the end of the capture to the cache"}));
 }
 
+TEST_F(MistakesDiagnoseTest, ALambdaWithoutAFrameOfItsOwnIsNamed) {
+  Cache cache(diagnosing());
+  float* weights = nullptr;
+  EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](cudaStream_t) __attribute__((always_inline)) {
+    if (weights == nullptr) (void)cudaMalloc(reinterpret_cast<void**>(&weights), 64);
+  }));
+  EXPECT_TRUE(has(cache.entries().front().error, {"cudaMalloc, called by a lambda of graphcache::test::", "TestBody() in this thread"}));
+  CUDA_OK(cudaFree(weights));
+}
+
 // This call fails with and without a capture. It is not about captures, but it breaks one.
 TEST_F(MistakesDiagnoseTest, ALaunchOfAWrongShapeIsNamed) {
   const std::string error = error_with(diagnosing(), stream, [&](Recorder& rec) {

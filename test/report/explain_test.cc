@@ -59,7 +59,7 @@ TEST_F(ExplainTest, ADisabledCache) {
   Cache cache(unshared(0));
   EXPECT_RUN(kEager, run_add(cache, key("k")));
   expect_sum(1);
-  EXPECT_TRUE(says(explain(cache, key("k")), "No run of this key is known"));
+  EXPECT_TRUE(says(explain(cache, key("k")), "The cache captures nothing"));
 }
 
 TEST_F(ExplainTest, TheRuleThatGaveAnExecutable) {
@@ -96,7 +96,7 @@ TEST_F(ExplainTest, NoRoom) {
   EXPECT_TRUE(says(explain(cache, key("k")), "no executable could be evicted for it: all were pinned or in use"));
   EXPECT_TRUE(says(explain(cache, key("k")), "Options::max_executables is 1"));
   EXPECT_TRUE(says(explain(cache, key("pinned")),
-                   "It has an executable, and is pinned, of its own because there was room (rule 1)."));
+                   "It has an executable, of its own because there was room (rule 1), and is pinned."));
 }
 
 TEST_F(ExplainTest, CallsThatFail) {

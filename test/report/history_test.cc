@@ -313,17 +313,21 @@ TEST_F(HistoryTest, SharedExecutablesLentForWantOfRoom) {
 }
 
 TEST_F(HistoryTest, TemplatesThatAreDroppedTooEarly) {
-  Options options = unshared(4);
-  options.max_templates = 4;
-  Cache cache(followed(options));
-  for (int i = 0; i < 200; ++i) EXPECT_TRUE(run_add(cache, key("k" + std::to_string(i % 40))).ok());
-  const Finding finding = only(cache, FindingKind::kTemplates);
-  EXPECT_EQ(finding.runs, 160u);
-  EXPECT_NE(finding.cure.find("Options::max_templates"), std::string::npos);
-  options.max_templates = 40;
-  Cache enough(followed(options));
-  for (int i = 0; i < 200; ++i) EXPECT_TRUE(run_add(enough, key("k" + std::to_string(i % 40))).ok());
-  EXPECT_THAT(kinds(enough), testing::IsEmpty());
+  for (const int most : {4, 40}) {
+    Options options = unshared(4);
+    options.max_templates = most;
+    Cache cache(followed(options)), alone(options);
+    for (Cache* const of : {&cache, &alone}) {
+      for (int i = 0; i < 200; ++i) EXPECT_TRUE(run_add(*of, key("k" + std::to_string(i % 40))).ok());
+      if (most == 40) {
+        EXPECT_THAT(kinds(cache), testing::IsEmpty());
+        continue;
+      }
+      const Finding finding = only(*of, FindingKind::kTemplates);
+      EXPECT_EQ(finding.runs, 160u);
+      EXPECT_NE(finding.cure.find("Options::max_templates"), std::string::npos);
+    }
+  }
 }
 
 TEST_F(HistoryTest, FindingsOfMoreRunsAreFirst) {

@@ -278,9 +278,9 @@ Call make_call(const Params<Ts...>& params, Fn& fn) {
   using ThisInvoker = Invoker<Fn, Ts...>;
   constexpr bool can_be_called = ThisInvoker::kTakesRecorder || ThisInvoker::kTakesStream || kMakesGraph<Fn>;
   static_assert(can_be_called,
-                "graphcache: fn must take a cudaStream_t, or a graphcache::Recorder& and one graphcache::Slot<T> for "
-                "each value of params, of the same types in the same order; or take nothing and return a "
-                "graphcache::Graph");
+                "graphcache: with params, fn must take a graphcache::Recorder& and one graphcache::Slot<T> for each of "
+                "them, of the same types in the same order; without, a cudaStream_t or a graphcache::Recorder&, or "
+                "nothing if it returns a graphcache::Graph");
   if constexpr (can_be_called) {
     return make_call_by<ThisInvoker>(params, fn);
   } else {

@@ -40,12 +40,10 @@ using IfNoCall = std::enable_if_t<!kIsCall<Args...>, int>;
 // A class and no function, because compilers check a class at once: the message then comes before others.
 template <class T, class... Rest>
 struct NoCall {
-  static_assert(kIsKey<T>,
-                "graphcache: the first argument must be a graphcache::Key: write graphcache::key(\"text\") for "
-                "\"text\", and graphcache::key(\"text\", 8) for a text and a number");
-  static_assert(!kIsKey<T> || kAreInOrder<Rest...>,
-                "graphcache: the arguments are the key, then a stream if there is one, then params() or values() if "
-                "there are any, then fn");
+  static_assert(
+      kIsCall<T, Rest...>,
+      "graphcache: the arguments are a graphcache::Key, such as graphcache::key(\"text\", 8), then a stream if "
+      "there is one, then params() or values() if there are any, then fn");
   static absl::Status status() { return absl::OkStatus(); }
   static Key key() { return Key(); }
 };

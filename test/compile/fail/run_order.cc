@@ -1,4 +1,4 @@
-// expect: graphcache: the arguments are the key, then a stream if there is one, then params() or values()
+// expect: graphcache: the arguments are a graphcache::Key, such as graphcache::key
 #include <graphcache/graphcache.h>
 
 void enqueue(cudaStream_t stream, float* data);

@@ -1,4 +1,4 @@
-// expect: graphcache: the first argument must be a graphcache::Key: write graphcache::key
+// expect: graphcache: the arguments are a graphcache::Key, such as graphcache::key
 #include <graphcache/graphcache.h>
 
 void enqueue(cudaStream_t stream);
