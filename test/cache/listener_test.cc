@@ -15,9 +15,6 @@
 #include <vector>
 
 #include "cache_support.h"
-#ifndef GRAPHCACHE_TEST_CUDA
-#include "graphcache/hostrt.h"
-#endif
 #include "listeners.h"
 #include "runs/threads_support.h"
 

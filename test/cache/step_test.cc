@@ -11,9 +11,6 @@
 
 #include "cache_support.h"
 #include "runs/threads_support.h"
-#ifndef GRAPHCACHE_TEST_CUDA
-#include "graphcache/hostrt.h"
-#endif
 
 namespace graphcache::test {
 namespace {

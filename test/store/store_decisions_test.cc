@@ -23,8 +23,7 @@ TEST_F(StoreTest, NothingIsReadWhileThereIsRoom) {
 }
 
 TEST_F(StoreTest, EntriesOfOneSignatureAndStreamAreAFamily) {
-  make({.max_executables = 1});
-  run(1, sibling());
+  fill_the_only_room();
   EXPECT_EQ(info(1).family, 0u);
   Entry* entry = record(2, sibling());
   Entry* other = nullptr;
@@ -51,8 +50,7 @@ TEST_F(StoreTest, EntriesOfOneSignatureAndStreamAreAFamily) {
 }
 
 TEST_F(StoreTest, AnotherSignatureIsAnotherFamily) {
-  make({.max_executables = 1});
-  run(1, sibling());
+  fill_the_only_room();
   StoredGraph unlike = sibling();
   unlike.signature = "of another graph";
   EXPECT_EQ(run(2, unlike), "3: own");
@@ -61,8 +59,7 @@ TEST_F(StoreTest, AnotherSignatureIsAnotherFamily) {
 }
 
 TEST_F(StoreTest, AnEntryWithoutASignatureHasNoFamily) {
-  make({.max_executables = 1});
-  run(1, sibling());
+  fill_the_only_room();
   StoredGraph unique = sibling();
   unique.signature.reset();
   Entry* entry = record(2, unique);
@@ -74,8 +71,7 @@ TEST_F(StoreTest, AnEntryWithoutASignatureHasNoFamily) {
 }
 
 TEST_F(StoreTest, AGraphInUseIsNotRead) {
-  make({.max_executables = 1});
-  run(1, sibling());
+  fill_the_only_room();
   Entry* entry = record(2, sibling());
   Entry* in_use = find_free(1);
   EXPECT_EQ(to_read(entry), "itself");
@@ -84,8 +80,7 @@ TEST_F(StoreTest, AGraphInUseIsNotRead) {
 }
 
 TEST_F(StoreTest, AnErasedEntryJoinsNoFamily) {
-  make({.max_executables = 1});
-  run(1, sibling());
+  fill_the_only_room();
   Entry* entry = record(2, sibling());
   EXPECT_EQ(erase(2), 0);
   EXPECT_EQ(to_read(entry), "");
@@ -216,9 +211,7 @@ TEST_F(StoreTest, NothingIsEvictedIfThatIsNotEnough) {
 }
 
 TEST_F(StoreTest, ALenderIsFoundBeforeThePlanCounts) {
-  make({.max_executables = 1});
-  run(1, sibling());
-  Entry* entry = record_sibling(2);
+  Entry* entry = record_without_room();
   Entry* lender = find_lender(entry, 1);
   EXPECT_EQ(state(1), "live");
   EXPECT_EQ(state(2), "recorded");
@@ -239,9 +232,7 @@ TEST_F(StoreTest, ALenderIsFoundBeforeThePlanCounts) {
 }
 
 TEST_F(StoreTest, WhatIsInUseDoesNotLend) {
-  make({.max_executables = 1});
-  run(1, sibling());
-  Entry* entry = record_sibling(2);
+  Entry* entry = record_without_room();
   Entry* in_use = find_free(1);
   EXPECT_EQ(text_of(decide(entry)), "direct");
   enter(in_use);
@@ -314,9 +305,7 @@ TEST_F(StoreTest, ALenderMayGiveWayToATable) {
 // Each time the sibling lends, unless another thread uses it.
 TEST_F(StoreTest, ASiblingDoesNotLendWhileAnotherThreadUsesIt) {
   constexpr int kTimes = 200;
-  make({.max_executables = 1});
-  run(1, sibling());
-  Entry* entry = record_sibling(2);
+  Entry* entry = record_without_room();
   std::atomic<bool> is_over{false};
   int uses = 0, lent = 0;  // `uses` is guarded by the sibling's lock.
   std::thread user([&] {
@@ -351,9 +340,7 @@ TEST_F(StoreTest, ASiblingDoesNotLendWhileAnotherThreadUsesIt) {
 }
 
 TEST_F(StoreTest, ALoanMayBeUndone) {
-  make({.max_executables = 1});
-  run(1, sibling());
-  Entry* entry = record_sibling(2);
+  Entry* entry = record_without_room();
   Entry* lender = find_lender(entry, 1);
   const Store::Decision made = decide(entry, lender);
   EXPECT_EQ(state(2), "live");

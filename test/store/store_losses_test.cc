@@ -106,8 +106,7 @@ TEST_F(StoreTest, APromiseMayBeLost) {
 }
 
 TEST_F(StoreTest, ALostTemplateLeavesTheFamily) {
-  make({.max_executables = 1});
-  run(1, sibling());
+  fill_the_only_room();
   run(2, sibling());
   EXPECT_EQ(now(), (Numbers{1, 2, 1, 1000}));
   for (const int number : {2, 1}) {
@@ -136,9 +135,7 @@ TEST_F(StoreTest, ALostTemplateLeavesTheFamily) {
 
 // As when an update has left the executable in doubt: it is the lender's no more, and not yet the borrower's.
 TEST_F(StoreTest, WhatIsBeingLentMayBeLost) {
-  make({.max_executables = 1});
-  run(1, sibling());
-  Entry* entry = record_sibling(2);
+  Entry* entry = record_without_room();
   Entry* lender = find_lender(entry, 1);
   decide(entry, lender);
   store().lose(lender, Loss::kFailed, /*had_executable=*/true, /*and_template=*/false, absl::OkStatus());

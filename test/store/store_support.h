@@ -154,6 +154,17 @@ class StoreTest : public testing::Test {
     return recycle(store().erase(keys, &found));
   }
 
+  // A store with room for one executable, which key 1 has.
+  void fill_the_only_room() {
+    make({.max_executables = 1});
+    run(1, sibling());
+  }
+  // The same, and the entry of its sibling, key 2, which is recorded and locked.
+  Entry* record_without_room() {
+    fill_the_only_room();
+    return record_sibling(2);
+  }
+
   void hit(int number) {
     Entry* const entry = find_free(number);
     ASSERT_NE(entry, nullptr);
