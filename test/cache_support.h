@@ -11,9 +11,6 @@
 #include "graphcache/graphcache.h"
 #include "kernels.h"
 #include "support.h"
-#ifndef GRAPHCACHE_TEST_CUDA
-#include "graphcache/hostrt.h"
-#endif
 
 namespace graphcache::test {
 

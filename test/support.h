@@ -17,6 +17,9 @@
 #include "forced_ways.h"
 #include "graphcache/graphcache.h"
 #include "launch.h"
+#ifndef GRAPHCACHE_TEST_CUDA
+#include "graphcache/hostrt.h"
+#endif
 
 namespace graphcache::test {
 

@@ -158,12 +158,18 @@ TEST_F(MistakesTest, ALaunchThatCudaRefusesFailsAsADirectOneWould) {
 
 // There is no node for them, so such a run is direct, like one whose node exists.
 TEST_F(MistakesTest, ASizeOfZeroIsNoError) {
-  Cache strict({.on_capture_failure = OnCaptureFailure::kReturnError});
-  for (const std::size_t bytes : {0u, 8u, 0u}) {
+  Cache cache, strict({.on_capture_failure = OnCaptureFailure::kReturnError});
+  const auto run = [&](Cache& of, std::size_t bytes) {
     data.write(std::vector<float>(kSize, 5));
-    EXPECT_SUCCESS(strict.run(key("k"), stream, params(bytes),
-                              [&](Recorder& rec, Slot<std::size_t> n) { rec.memset(data.get(), 0, n); }));
+    const auto outcome = of.run(key("k"), stream, params(bytes),
+                                [&](Recorder& rec, Slot<std::size_t> n) { rec.memset(data.get(), 0, n); });
     EXPECT_EQ(data.first(), bytes == 0 ? 5 : 0);
+    return outcome;
+  };
+  for (Cache* const of : {&cache, &strict}) {
+    EXPECT_RUN(kEager, run(*of, 0));
+    EXPECT_RUN(kInstantiated, run(*of, 8));
+    EXPECT_RUN(kPatched, run(*of, 0));
   }
 }
 

@@ -19,9 +19,6 @@
 #include "kernels.h"
 #include "size.h"
 #include "support.h"
-#ifndef GRAPHCACHE_TEST_CUDA
-#include "graphcache/hostrt.h"
-#endif
 
 namespace graphcache::test {
 namespace {
