@@ -239,8 +239,7 @@ struct EntryInfo {
   std::size_t last_use_order = 0;          // 0 for the entry that was used last, 1 for the one before it, and so on.
 };
 
-// Readable text, whose format may change. graphcache/format.h makes the types of this header printable
-// by fmt.
+// Readable text, whose format may change. graphcache/format.h makes the types of this header printable by fmt.
 std::string to_string(const Stats& stats);
 std::string to_string(const EntryInfo& entry);
 // The text, and the count if it is not 1.

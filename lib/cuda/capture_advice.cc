@@ -18,11 +18,11 @@ const char* advice(cudaError_t error) {
   switch (error) {
     case cudaErrorStreamCaptureUnsupported:
       return ". A capture forbids this call: move allocations, synchronizations and queries out of fn, or use "
-             "cudaMallocAsync on rec.stream() and free the memory in fn. GRAPHCACHE_DIAGNOSE=1 names the call";
+             "cudaMallocAsync on rec.stream() and free the memory in fn";
     case cudaErrorStreamCaptureInvalidated:
       return ". An earlier call of fn, or of another thread, broke the capture, such as a launch that CUDA "
              "refuses, an allocation, a synchronization, or a use of the legacy default stream: move it out of fn, or "
-             "take graphcache::capture_gate around it in the other thread. GRAPHCACHE_DIAGNOSE=1 names the call";
+             "take graphcache::capture_gate around it in the other thread";
     case cudaErrorStreamCaptureMerge:
       return ". A stream of the capture waited for one of another capture: let each capture wait for its own events "
              "alone";

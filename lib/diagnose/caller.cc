@@ -217,7 +217,8 @@ std::string inlined_fn(const std::string& name) {
     if (std::strchr(">)}]", name[end]) != nullptr) --depth;
   }
   const std::string fn = name.substr(begin, end - begin);
-  return fn.find("(*)") == std::string::npos ? readable(fn) : "";  // A function has a frame of its own.
+  const bool has_frame = begins_with(fn, "std::") || fn.find("(*)") != std::string::npos;  // Or what it calls has one.
+  return has_frame ? "" : readable(fn);
 }
 
 }  // namespace

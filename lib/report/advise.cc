@@ -342,10 +342,11 @@ class Adviser {
     const EagerReason reason = cause.value_or(EagerReason::kBackoff);
     const std::uint64_t waited = reasons[static_cast<std::size_t>(EagerReason::kBackoff)];
     Finding finding = finding_of(FindingKind::kDirectRuns, label == nullptr ? "" : *label, direct);
-    finding.text = absl::StrCat(
-        direct, " of ", all, " runs called fn directly, for the reason ", to_string(reason),
-        waited == 0 || history_ == nullptr ? "" : absl::StrCat(", ", waited, " of them while the next try waited"),
-        ".");
+    finding.text = absl::StrCat(direct, " of ", all, " runs called fn directly, for the reason ", to_string(reason),
+                                waited == 0 || (label != nullptr && history_ == nullptr)
+                                    ? ""
+                                    : absl::StrCat(", ", waited, " of them while the next try waited"),
+                                ".");
     for (const EntryInfo& entry : entries_) {
       const std::string error = label != nullptr && entry.label == *label ? cuda_error_in(entry.error) : "";
       if (error.empty()) continue;

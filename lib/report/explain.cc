@@ -213,8 +213,7 @@ std::string explain(const Cache& cache, const Key& key) try {
   }
   if (paragraphs.empty() && cache.stats().eager(EagerReason::kDisabled) != 0) {
     return "The cache captures nothing (Options::max_executables is 0, or GRAPHCACHE_DISABLE is set): each run calls "
-           "fn "
-           "directly.\n";
+           "fn directly.\n";
   }
   if (paragraphs.empty()) {
     return "No run of this key is known: it was never run, it was erased, or it has been dropped among the keys "

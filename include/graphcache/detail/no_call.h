@@ -29,11 +29,12 @@ inline constexpr bool kAreInOrder<T, Fn> = kIsStream<T> || kIsGiven<std::decay_t
 template <class T, class Given, class Fn>
 inline constexpr bool kAreInOrder<T, Given, Fn> = kIsStream<T>&& kIsGiven<std::decay_t<Given>>;
 
-// An overload with this parameter takes what the others do not.
+// Whether these are the arguments of a run.
 template <class... Args>
 inline constexpr bool kIsCall = false;
 template <class T, class... Rest>
 inline constexpr bool kIsCall<T, Rest...> = kIsKey<T>&& kAreInOrder<Rest...>;
+// An overload with this parameter takes what the others do not.
 template <class... Args>
 using IfNoCall = std::enable_if_t<!kIsCall<Args...>, int>;
 
