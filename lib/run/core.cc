@@ -1,10 +1,12 @@
 #include "run/core.h"
 
+#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <new>
 #include <optional>
 #include <string>
@@ -23,7 +25,9 @@ namespace {
 // Whether an environment variable is set to something other than "0".
 bool is_set(const char* variable) {
   const char* const value = std::getenv(variable);
-  return value != nullptr && *value != '\0' && std::string_view(value) != "0";
+  const auto is_value = [&](const char* text) { return absl::EqualsIgnoreCase(value, text); };
+  constexpr const char* kNo[] = {"", "0", "no", "off", "false"};
+  return value != nullptr && std::none_of(std::begin(kNo), std::end(kNo), is_value);
 }
 
 // Replaces Options::kCurrentDevice by the stream's device. Returns an error, and changes nothing, if there is no such

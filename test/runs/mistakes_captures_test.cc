@@ -324,7 +324,7 @@ TEST_F(MistakesTest, AFindingOfVerifyModeIsLoggedOnce) {
 TEST_F(MistakesTest, TheEnvironmentMayDisableCaches) {
   ASSERT_EQ(setenv("GRAPHCACHE_DISABLE", "1", 1), 0);
   Cache disabled;
-  ASSERT_EQ(setenv("GRAPHCACHE_DISABLE", "0", 1), 0);
+  ASSERT_EQ(setenv("GRAPHCACHE_DISABLE", "Off", 1), 0);
   Cache cache;
   ASSERT_EQ(unsetenv("GRAPHCACHE_DISABLE"), 0);
   for (int i = 0; i < 3; ++i) EXPECT_RUN(kEager, run_add(disabled, key("k")));

@@ -1,4 +1,4 @@
-// expect: graphcache: fn must take .*Slot<T> for each value of params
+// expect: graphcache: with params, fn must take a graphcache::Recorder& and one graphcache::Slot<T> for each
 #include <graphcache/graphcache.h>
 
 void scale(float* data, int count, float factor);
