@@ -11,6 +11,8 @@
 #include <system_error>
 #include <utility>
 
+#include "run/core.h"
+
 namespace graphcache {
 namespace {
 
@@ -54,7 +56,7 @@ absl::Status check(Options& options) {
   check_choice("on_stale", options.on_stale, {OnStale::kReport, OnStale::kForget, OnStale::kReturnError}, &status);
   if (!status.ok()) return status;
   if (const char* const wanted = std::getenv("GRAPHCACHE_VERIFY");
-      wanted != nullptr && *wanted != '\0' && options.verify_every == 0) {
+      is_set("GRAPHCACHE_VERIFY") && options.verify_every == 0) {
     int every = 0;
     const char* const end = wanted + std::strlen(wanted);
     const auto [read, error] = std::from_chars(wanted, end, every);

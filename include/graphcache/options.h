@@ -103,8 +103,8 @@ struct Options {
   // tens of microseconds later from then on, so use it to find mistakes only.
   //
   // It needs the component libgraphcache_diagnose.so, which the first run loads. If that fails, listeners get one line,
-  // and the cache works without it. The environment variable GRAPHCACHE_DIAGNOSE, unless empty or 0, switches it on
-  // also; a value with a slash is the component's path. docs/capture-errors.md shows the reports.
+  // and the cache works without it. The environment variable GRAPHCACHE_DIAGNOSE, unless empty, 0, no, off or false,
+  // switches it on also; a value with a slash is the component's path. docs/capture-errors.md shows the reports.
   bool diagnose = false;
 };
 

@@ -109,7 +109,8 @@ absl::Status exception_failure(absl::string_view who_threw) noexcept try {
   try {
     throw;
   } catch (const std::exception& error) {
-    return absl::UnknownError(absl::StrCat(who_threw, ": ", error.what()));
+    constexpr std::size_t kMost = 1024;
+    return absl::UnknownError(absl::StrCat(who_threw, ": ", absl::NullSafeStringView(error.what()).substr(0, kMost)));
   } catch (...) {
     return absl::UnknownError(who_threw);
   }
@@ -119,6 +120,8 @@ absl::Status exception_failure(absl::string_view who_threw) noexcept try {
 
 absl::Status with_more(const absl::Status& status, absl::string_view separator, absl::string_view more) noexcept try {
   if (absl::StrContains(status.message(), more)) return status;
+  const std::size_t both = more.find("; ");
+  if (both != more.npos && absl::EndsWith(status.message(), more.substr(0, both))) more.remove_prefix(both + 2);
   return with_text(status, absl::StrCat(status.message(), separator, more));
 } catch (const std::bad_alloc&) {
   return status;

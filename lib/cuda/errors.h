@@ -31,7 +31,7 @@ absl::Status with_text(const absl::Status& status, absl::string_view text);
 // The same status with the key's text before its message. If the text has more than 256 bytes, the message contains the
 // key's label and the first 256. Returns the status unchanged if memory runs out.
 absl::Status with_key(const absl::Status& status, const Key& key) noexcept;
-// The same status with `more` behind its message, if that does not contain it. Unchanged if memory runs out.
+// The same status with what `more` says besides, behind its message. Unchanged if memory runs out.
 absl::Status with_more(const absl::Status& status, absl::string_view separator, absl::string_view more) noexcept;
 
 // Abseil's own string_view may be another type.

@@ -196,11 +196,19 @@ bool is_passed_over(const Location& where) {
   return is_cudas(where.symbol) || is_ours(where.symbol) || is_of_standard_library(where.symbol);
 }
 
+bool is_one_of(char character, const char* of) { return std::strchr(of, character) != nullptr; }
+
 // "run(Model&)::{lambda(Recorder&)#1}::operator()(Recorder&) const" becomes a lambda of run(Model&). clang names it
 // "run(Model&)::$_1::operator()".
 std::string readable(const std::string& name) {
-  const std::size_t lambda = std::min(name.find("::{lambda("), name.find("::$_"));
-  return lambda == std::string::npos ? name : "a lambda of " + name.substr(0, lambda);
+  int depth = 0;
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    if (depth == 0 && (name.compare(i, 10, "::{lambda(") == 0 || name.compare(i, 4, "::$_") == 0)) {
+      return "a lambda of " + name.substr(0, i);
+    }
+    depth += is_one_of(name[i], "<({[") ? 1 : is_one_of(name[i], ">)}]") ? -1 : 0;
+  }
+  return name;
 }
 
 // What an Invoker of ours (detail/call.h) calls. Where its frame is the first that is not passed over, the compiler has
@@ -213,12 +221,14 @@ std::string inlined_fn(const std::string& name) {
   std::size_t end = begin;
   for (int depth = 0; end < name.size(); ++end) {
     if (depth == 0 && (name[end] == ',' || name[end] == '>')) break;
-    if (std::strchr("<({[", name[end]) != nullptr) ++depth;
-    if (std::strchr(">)}]", name[end]) != nullptr) --depth;
+    depth += is_one_of(name[end], "<({[") ? 1 : is_one_of(name[end], ">)}]") ? -1 : 0;
   }
   const std::string fn = name.substr(begin, end - begin);
-  const bool has_frame = begins_with(fn, "std::") || fn.find("(*)") != std::string::npos;  // Or what it calls has one.
-  return has_frame ? "" : readable(fn);
+  // Functions have frames of their own, and of an operator's name a part would be missing.
+  for (const char* const part : {"std::function<", "(*", "operator"}) {
+    if (fn.find(part) != std::string::npos) return {};
+  }
+  return readable(fn);
 }
 
 }  // namespace

@@ -258,9 +258,7 @@ class Comparison {
   void find(std::string_view what, const std::string& was, const std::string& is) {
     if (!kept_.content.finds_values) return find(was_and_is(what, was, is));
     find(was_and_is(what, was, is, "in the graph, which has the values of this run"));
-    cure_ =
-        "if fn computes it from a value, pass the result as a value; else make it a value or a slot, or put it in the "
-        "key";
+    cure_ = "make what changes a value or a slot, also what fn computes from a value, or put it in the key";
   }
 
   // Whether a field's values must be compared, because it follows a slot in neither recording.

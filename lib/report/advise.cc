@@ -315,10 +315,9 @@ class Adviser {
   void look_at_templates() {
     std::uint64_t recaptures = history_ != nullptr ? history_->recaptures() : 0;
     for (const EntryInfo& entry : entries_) {
-      if (history_ != nullptr || entry.template_lost != Loss::kTemplates) continue;
-      const std::uint64_t captures = entry.outcomes[static_cast<std::size_t>(Outcome::kUpdated)] +
-                                     entry.outcomes[static_cast<std::size_t>(Outcome::kInstantiated)];
-      recaptures += std::max<std::uint64_t>(captures, 1) - 1;
+      const bool captures_values = !entry.values.empty() || entry.has_many_identities;
+      if (history_ != nullptr || captures_values || entry.template_lost != Loss::kTemplates) continue;
+      recaptures += std::max<std::uint64_t>(captures_of(entry), 1) - 1;
     }
     if (recaptures < kFewest || share(recaptures, stats_.runs()) < kShareOfRecaptures) return;
     findings_.push_back(
@@ -372,7 +371,8 @@ class Adviser {
     std::map<std::string, std::uint64_t> idle;  // Keyed by label.
     for (const EntryInfo& entry : entries_) {   // Most recently used first.
       if (!entry.recorded || ++met <= with_graphs / 4) continue;
-      if (entry.pinned || runs_of(entry.outcomes) != 1 || hits_of(entry.outcomes) != 0) continue;
+      if (entry.pinned || runs_of(entry.outcomes) == 0 || hits_of(entry.outcomes) != 0 || captures_of(entry) > 1)
+        continue;
       if (churning_.count(entry.label) == 0) ++idle[entry.label];
     }
     std::uint64_t others = 0;  // Entries of labels that have few.

@@ -198,18 +198,20 @@ std::string explain(const Cache& cache, const Key& key) try {
   struct Paragraph {
     std::string text;
     int entries = 0;
-    bool is_elsewhere = false;  // Whether one of its entries is not at the first entry's place.
+    bool is_elsewhere = false;  // Whether they are not at the first entry's place.
   };
   std::vector<Paragraph> paragraphs;
   for (const EntryInfo& entry : all) {
     if (!(entry.key == key)) continue;
     if (entry.recorded && options.share != Share::kNever && compared == nullptr) compared = &entry;
     std::string text = paragraph(entry, options);
-    auto equal = std::find_if(paragraphs.begin(), paragraphs.end(), [&](auto& one) { return one.text == text; });
     if (paragraphs.empty()) first_place = entry.place;
-    if (equal == paragraphs.end()) equal = paragraphs.insert(equal, {std::move(text)});
+    const bool is_elsewhere = entry.place != first_place;
+    auto equal = std::find_if(paragraphs.begin(), paragraphs.end(), [&](const Paragraph& one) {
+      return one.text == text && one.is_elsewhere == is_elsewhere;
+    });
+    if (equal == paragraphs.end()) equal = paragraphs.insert(equal, {std::move(text), 0, is_elsewhere});
     ++equal->entries;
-    equal->is_elsewhere |= entry.place != first_place;
   }
   if (paragraphs.empty() && cache.stats().eager(EagerReason::kDisabled) != 0) {
     return "The cache captures nothing (Options::max_executables is 0, or GRAPHCACHE_DISABLE is set): each run calls "
@@ -221,13 +223,11 @@ std::string explain(const Cache& cache, const Key& key) try {
   }
   std::string text;
   for (const Paragraph& of : paragraphs) {
-    const bool is_first = text.empty();
-    if (of.entries > 1 || !is_first) {
-      absl::StrAppend(
-          &text, of.is_elsewhere ? "At " : "With ",
-          of.entries > 1 ? absl::StrCat("each of ", of.entries, is_first ? " " : " other ") : "another ",
-          of.is_elsewhere ? "place" : "kind", of.entries > 1 ? "s" : "",
-          of.is_elsewhere ? " of the program:\n" : " of values (null, 0 or 1, alignment, memory, equal pointers):\n");
+    if (of.entries > 1 || !text.empty()) {
+      absl::StrAppend(&text, "Of ", of.entries, of.entries == 1 ? " entry" : " entries",
+                      of.is_elsewhere ? " at other places of the program:\n"
+                                      : " at one place, by kinds of values (null, 0 or 1, alignment, memory, equal "
+                                        "pointers):\n");
     }
     absl::StrAppend(&text, of.text);
   }

@@ -22,14 +22,6 @@
 namespace graphcache {
 namespace {
 
-// Whether an environment variable is set to something other than "0".
-bool is_set(const char* variable) {
-  const char* const value = std::getenv(variable);
-  const auto is_value = [&](const char* text) { return absl::EqualsIgnoreCase(value, text); };
-  constexpr const char* kNo[] = {"", "0", "no", "off", "false"};
-  return value != nullptr && std::none_of(std::begin(kNo), std::end(kNo), is_value);
-}
-
 // Replaces Options::kCurrentDevice by the stream's device. Returns an error, and changes nothing, if there is no such
 // device.
 absl::Status find_device(cudaStream_t stream, int* device) {
@@ -75,6 +67,13 @@ absl::Status find_or_make_context(int device, std::uint64_t* id) {
 }
 
 }  // namespace
+
+bool is_set(const char* variable) {
+  const char* const value = std::getenv(variable);
+  const auto is_value = [&](const char* text) { return absl::EqualsIgnoreCase(value, text); };
+  constexpr const char* kNo[] = {"", "0", "no", "off", "false"};
+  return value != nullptr && std::none_of(std::begin(kNo), std::end(kNo), is_value);
+}
 
 Core::Core(const Options& given, absl::Status why_not)
     : asked(given),

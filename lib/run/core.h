@@ -29,6 +29,9 @@
 
 namespace graphcache {
 
+// Whether a variable of the environment switches something on.
+bool is_set(const char* variable);
+
 class Core {
  public:
   // `why_not` is what is wrong with the options, or ok. Makes no CUDA call.

@@ -65,7 +65,7 @@ absl::Status Run::capture_usable(NoTemplate* none, Captured* out, Report* report
     absl::Status why = captured.failure();
     none->thrown = std::move(captured.thrown);
     if (none->direct == EagerReason::kCaptureFailed) {
-      captured.empty_slot ? entry_->retry.at_once() : entry_->retry.later();
+      captured.empty_slot ? entry_->retry.soon() : entry_->retry.later();
     } else if (none->direct) {
       entry_->retry.never(*none->direct);
     }

@@ -56,6 +56,13 @@ struct Retry {
     left = 1 << std::min(failures++, kMaxDoublings);
     why = EagerReason::kBackoff;
   }
+  // At once for the first few times.
+  void soon() {
+    constexpr int kFew = 3;
+    if (failures >= kFew) return later();
+    ++failures;
+    at_once();
+  }
 };
 
 struct Entry;

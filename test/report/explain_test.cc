@@ -45,14 +45,14 @@ TEST_F(ExplainTest, EntriesAlikeAreDescribedOnce) {
   };
   for (const float value : {0.0f, 1.0f, 2.0f}) EXPECT_RUN(kInstantiated, run(value));
   const std::string alike = explain(cache, key("k"));
-  EXPECT_TRUE(says(alike, "With each of 3 kinds of values (null, 0 or 1, alignment, memory, equal pointers):\nRuns: "));
+  EXPECT_TRUE(says(alike, "Of 3 entries at one place, by kinds of values (null, 0 or 1, alignment, memory, equal "));
   EXPECT_EQ(alike.find("Runs: ", alike.find("Runs: ") + 1), std::string::npos);
   EXPECT_RUN(kReplayed, run(2));
-  EXPECT_TRUE(says(explain(cache, key("k")), "With each of 2 other kinds of values (null, 0"));
+  EXPECT_TRUE(says(explain(cache, key("k")), "Of 2 entries at one place, by kinds of values"));
   EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
-  EXPECT_TRUE(says(explain(cache, key("k")), "At each of 2 other places of the program:\nRuns: "));
+  EXPECT_TRUE(says(explain(cache, key("k")), "Of 2 entries at other places of the program:\nRuns: "));
   EXPECT_RUN(kReplayed, run(1));
-  EXPECT_TRUE(says(explain(cache, key("k")), "At another place of the program:\nRuns: "));
+  EXPECT_TRUE(says(explain(cache, key("k")), "Of 1 entry at other places of the program:\nRuns: "));
 }
 
 TEST_F(ExplainTest, ADisabledCache) {

@@ -34,7 +34,7 @@ TEST_F(VerifyValuesTest, ABrokenContractIsFound) {
        [&](cudaStream_t on, float v) { set(on, std::min(v, 10.0f)); },
        [](float v) { return std::min(v, 10.0f); },
        {node, "argument 2 was", "(1101004800, as a float 20) in the graph, which has the values of this run, and is ",
-        "; if fn computes it from a value, pass the result"}},
+        "also what fn computes from a value"}},
       {"a sum that begins",
        [&](cudaStream_t on, float v) { set(on, v > 10 ? v + 3 : v); },
        [](float v) { return v > 10 ? v + 3 : v; },

@@ -23,7 +23,7 @@ inline constexpr bool kIsStream = std::is_convertible_v<T&&, StreamArg> || std::
 template <class... Ts>
 inline constexpr bool kAreInOrder = false;
 template <class Fn>
-inline constexpr bool kAreInOrder<Fn> = !kIsStream<Fn>;
+inline constexpr bool kAreInOrder<Fn> = std::is_class_v<std::decay_t<Fn>> || !kIsStream<Fn>;
 template <class T, class Fn>
 inline constexpr bool kAreInOrder<T, Fn> = kIsStream<T> || kIsGiven<std::decay_t<T>>;
 template <class T, class Given, class Fn>
