@@ -77,9 +77,9 @@ absl::Status failure(std::string_view call, const char* verb, cudaError_t error,
 absl::Status cuda_failure(std::string_view call, cudaError_t error) noexcept { return failure(call, ": ", error, ""); }
 
 absl::Status failure_of_fn(std::string_view call, cudaError_t error) noexcept {
+  const absl::Status failed = failure(call, ": ", error, advice(error));
   const bool names_no_call = error == cudaErrorStreamCaptureUnsupported || error == cudaErrorStreamCaptureInvalidated;
-  return with_more(failure(call, ": ", error, advice(error)), ". ",
-                   names_no_call ? "GRAPHCACHE_DIAGNOSE=1 names the call" : "");
+  return names_no_call ? with_more(failed, ". ", "GRAPHCACHE_DIAGNOSE=1 names the call") : failed;
 }
 
 absl::Status failure_of_call(std::string_view text, std::string_view call, cudaError_t error,

@@ -196,19 +196,26 @@ bool is_passed_over(const Location& where) {
   return is_cudas(where.symbol) || is_ours(where.symbol) || is_of_standard_library(where.symbol);
 }
 
-bool is_one_of(char character, const char* of) { return std::strchr(of, character) != nullptr; }
+// The first position from `begin` on, outside of brackets, at which is_end(position) is true, or the name's end.
+template <class F>
+std::size_t find_outside_of_brackets(const std::string& name, std::size_t begin, const F& is_end) {
+  int depth = 0;
+  for (std::size_t i = begin; i < name.size(); ++i) {
+    if (depth == 0 && is_end(i)) return i;
+    if (std::strchr("<({[", name[i]) != nullptr) ++depth;
+    if (std::strchr(">)}]", name[i]) != nullptr) --depth;
+  }
+  return name.size();
+}
 
 // "run(Model&)::{lambda(Recorder&)#1}::operator()(Recorder&) const" becomes a lambda of run(Model&). clang names it
 // "run(Model&)::$_1::operator()".
 std::string readable(const std::string& name) {
-  int depth = 0;
-  for (std::size_t i = 0; i < name.size(); ++i) {
-    if (depth == 0 && (name.compare(i, 10, "::{lambda(") == 0 || name.compare(i, 4, "::$_") == 0)) {
-      return "a lambda of " + name.substr(0, i);
-    }
-    depth += is_one_of(name[i], "<({[") ? 1 : is_one_of(name[i], ">)}]") ? -1 : 0;
-  }
-  return name;
+  const std::size_t lambda = find_outside_of_brackets(name, 0, [&](std::size_t i) {
+    return begins_with(std::string_view(name).substr(i), "::{lambda(") ||
+           begins_with(std::string_view(name).substr(i), "::$_");
+  });
+  return lambda == name.size() ? name : "a lambda of " + name.substr(0, lambda);
 }
 
 // What an Invoker of ours (detail/call.h) calls. Where its frame is the first that is not passed over, the compiler has
@@ -218,11 +225,8 @@ std::string inlined_fn(const std::string& name) {
   const std::size_t at = name.find(kInvoker);
   if (at == std::string::npos) return {};
   const std::size_t begin = at + kInvoker.size();
-  std::size_t end = begin;
-  for (int depth = 0; end < name.size(); ++end) {
-    if (depth == 0 && (name[end] == ',' || name[end] == '>')) break;
-    depth += is_one_of(name[end], "<({[") ? 1 : is_one_of(name[end], ">)}]") ? -1 : 0;
-  }
+  const std::size_t end =
+      find_outside_of_brackets(name, begin, [&](std::size_t i) { return name[i] == ',' || name[i] == '>'; });
   const std::string fn = name.substr(begin, end - begin);
   // Functions have frames of their own, and of an operator's name a part would be missing.
   for (const char* const part : {"std::function<", "(*", "operator"}) {

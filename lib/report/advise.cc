@@ -281,8 +281,10 @@ class Adviser {
     }
   }
 
+  std::uint64_t runs_of_keys() const { return stats_.hits() + stats_.misses() + stats_.outcome(Outcome::kEager); }
+
   void look_at_budgets() {
-    const std::uint64_t all = stats_.hits() + stats_.misses() + stats_.outcome(Outcome::kEager);
+    const std::uint64_t all = runs_of_keys();
     const std::uint64_t ready = stats_.outcome(Outcome::kReplayed) + stats_.outcome(Outcome::kPatched);
     const std::string evictions =
         absl::StrCat(percent(share(ready, all)), " of the runs found an executable ready for their key, with ",
@@ -312,17 +314,25 @@ class Adviser {
     }
   }
 
-  void look_at_templates() {
-    std::uint64_t recaptures = history_ != nullptr ? history_->recaptures() : 0;
+  // Captures of keys whose template had been dropped. Without a History: of keys that are still known, except those
+  // whose values are captured as well.
+  std::uint64_t recaptures() const {
+    if (history_ != nullptr) return history_->recaptures();
+    std::uint64_t found = 0;
     for (const EntryInfo& entry : entries_) {
       const bool captures_values = !entry.values.empty() || entry.has_many_identities;
-      if (history_ != nullptr || captures_values || entry.template_lost != Loss::kTemplates) continue;
-      recaptures += std::max<std::uint64_t>(captures_of(entry), 1) - 1;
+      if (captures_values || entry.template_lost != Loss::kTemplates) continue;
+      found += std::max<std::uint64_t>(captures_of(entry), 1) - 1;
     }
-    if (recaptures < kFewest || share(recaptures, stats_.runs()) < kShareOfRecaptures) return;
+    return found;
+  }
+
+  void look_at_templates() {
+    const std::uint64_t found = recaptures();
+    if (found < kFewest || share(found, runs_of_keys()) < kShareOfRecaptures) return;
     findings_.push_back(
-        finding_of(FindingKind::kTemplates, "", recaptures,
-                   absl::StrCat(recaptures, " of ", stats_.captures,
+        finding_of(FindingKind::kTemplates, "", found,
+                   absl::StrCat(found, " of ", stats_.captures,
                                 " captures were of keys whose template had been dropped, because there were more than "
                                 "Options::max_templates (",
                                 options_.max_templates, ")."),

@@ -114,9 +114,7 @@ TEST_F(KeepFailuresTest, AnUpdateThatFailsKeepsWhatBothNeed) {
   EXPECT_TRUE(cache.erase(key("k", 1)));
   erase_nothing(cache);
   EXPECT_EQ(keeping.alive, 2);
-  CUDA_OK(hostrt::release(stream));
-  keeping.expect_number();
-  settle(cache);
+  release(stream, keeping, cache);
   EXPECT_EQ(keeping.alive, 1);
 }
 
@@ -224,9 +222,7 @@ TEST_F(KeepFailuresTest, ACacheThatEndsInACaptureReleasesAfterItsLaunches) {
     }));
     for (int i = 0; i < 5; ++i) erase_nothing(cache);
     EXPECT_GE(keeping.alive, 1);
-    CUDA_OK(hostrt::release(stream));
-    keeping.expect_number();
-    settle(cache);
+    release(stream, keeping, cache);
     EXPECT_EQ(keeping.alive, 0);
   }
 }
@@ -245,9 +241,7 @@ TEST_F(KeepFailuresTest, ThousandsOfSwitchesInFlightKeepTheirObjects) {
     for (int i = 0; i < 2000; ++i) run(i % 3);
     for (int i = 0; i < 3; ++i) EXPECT_TRUE(cache.erase(key("k", i)));
     EXPECT_EQ(keeping.alive, 3);
-    CUDA_OK(hostrt::release(stream));
-    keeping.expect_number();
-    settle(cache);
+    release(stream, keeping, cache);
     EXPECT_EQ(keeping.alive, 0);
     EXPECT_EQ(keeping.calls, 3);
   }

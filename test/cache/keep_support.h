@@ -104,4 +104,13 @@ inline void settle(Cache& cache) {
   }
 }
 
+#ifndef GRAPHCACHE_TEST_CUDA
+// Lets the stream's held work end, and the cache see it.
+inline void release(const Stream& stream, Keeping& keeping, Cache& cache) {
+  CUDA_OK(hostrt::release(stream));
+  keeping.expect_number();
+  settle(cache);
+}
+#endif
+
 }  // namespace graphcache::test

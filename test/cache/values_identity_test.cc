@@ -199,6 +199,7 @@ TEST_F(ValuesIdentityTest, CopiesFromPageableMemoryAreDirect) {
   }
 }
 
+// Whichever of the values it is.
 TEST_F(ValuesIdentityTest, TheKindOfMemoryOfEachValueCounts) {
   PinnedBuffer<float> pinned(kSize);
   std::vector<float> pageable(kSize, 3);

@@ -145,7 +145,7 @@ TEST_F(MistakesStraysTest, TheEnvironmentMayAskForIt) {
     return contains(error_with(options, stream, [&](Recorder& rec) { wait_until_done(rec.stream()); }),
                     "wait_until_done(");
   };
-  for (const char* value : {"1", "0", ""}) {
+  for (const char* value : {"1", "0", "", "Off", "no", "false"}) {
     ASSERT_EQ(setenv("GRAPHCACHE_DIAGNOSE", value, 1), 0);
     EXPECT_EQ(is_diagnosed(), *value == '1') << value;
   }

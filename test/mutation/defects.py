@@ -474,7 +474,7 @@ DEFECTS = [
     Defect("first captures count as repeated ones", "&& event.loss == Loss::kTemplates) ++recaptures_;",
            ") ++recaptures_;", ("history",)),
     Defect("templates that are dropped too early are found with a History alone",
-           "if (history_ != nullptr || captures_values", "if (true || captures_values", ("history",)),
+           "if (captures_values || entry.template_lost", "if (true || entry.template_lost", ("history",)),
     Defect("the other heap may be near", "const auto is_near = [&](const Block& other) { return part_of(other) == part_of(block); };",
            "const auto is_near = [&](const Block&) { return false; };", ("verify_quiet",)),
     Defect("an inlined fn has no name", "if (at == std::string::npos) return {}; const std::size_t begin",

@@ -251,8 +251,10 @@ TEST_F(ObserveTest, EachPlaceOfTheProgramIsExplained) {
   EXPECT_TRUE(run_add(cache, key("k")).ok());
   EXPECT_TRUE(cache.run(key("k"), stream, [&](cudaStream_t on) { return add_one(on); }).ok());
   cache.pin(key("k"));
-  EXPECT_TRUE(says(explain(cache, key("k")), "Of 1 entry at other places of the program:\nRuns: "));
+  EXPECT_TRUE(says(explain(cache, key("k")), "Of 1 entry at other places of the program:\nRuns: instantiated 1."));
   EXPECT_TRUE(says(explain(cache, key("k")), "and is pinned"));
+  EXPECT_RUN(kReplayed, run_add(cache, key("k")));
+  EXPECT_TRUE(says(explain(cache, key("k")), "Of 1 entry at other places of the program:\nRuns: instantiated 1."));
 }
 
 TEST_F(ObserveTest, DirectRunsAreExplained) {

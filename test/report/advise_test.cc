@@ -152,7 +152,8 @@ TEST_F(AdviseTest, KeysThatWereWarmedAtAnotherPlace) {
   const Finding finding = only(cache, FindingKind::kWarmedElsewhere);
   EXPECT_EQ(finding.label, "k");
   EXPECT_EQ(finding.runs, 20u);
-  EXPECT_NE(finding.text.find("Keys were warmed at one place and run at another (4)"), std::string::npos) << finding.text;
+  EXPECT_NE(finding.text.find("Keys were warmed at one place and run at another (4)"), std::string::npos)
+      << finding.text;
 }
 
 TEST_F(AdviseTest, EntriesThatAreNeverHitAgain) {

@@ -108,6 +108,7 @@ TEST_F(MistakesTest, ABrokenCaptureMayBeAnError) {
   EXPECT_EQ(cache.stats().failed, 3u);
 }
 
+// Such a launch breaks a capture, too.
 TEST_F(MistakesTest, ALaunchThatCudaRefusesFailsAsADirectOneWould) {
   const std::function<cudaError_t(Recorder&, bool)> ways[] = {
       [&](Recorder& rec, bool is_grid) {
@@ -143,6 +144,7 @@ TEST_F(MistakesTest, ALaunchThatCudaRefusesFailsAsADirectOneWould) {
       }
       EXPECT_TRUE(holds_all(error_of(strict), {cudaGetErrorName(cuda_error(wanted))}));
       EXPECT_EQ(holds_all(cache.run(key("k"), stream, fn).status().ToString(), {"; under capture: "}), way != 0);
+      EXPECT_EQ(cudaGetLastError(), cudaSuccess);
     }
   }
   Cache strict({.on_capture_failure = OnCaptureFailure::kReturnError});
@@ -325,7 +327,7 @@ TEST_F(MistakesTest, AFindingOfVerifyModeIsLoggedOnce) {
 TEST_F(MistakesTest, TheEnvironmentMayDisableCaches) {
   ASSERT_EQ(setenv("GRAPHCACHE_DISABLE", "1", 1), 0);
   Cache disabled;
-  ASSERT_EQ(setenv("GRAPHCACHE_DISABLE", "Off", 1), 0);
+  ASSERT_EQ(setenv("GRAPHCACHE_DISABLE", "0", 1), 0);
   Cache cache;
   ASSERT_EQ(unsetenv("GRAPHCACHE_DISABLE"), 0);
   for (int i = 0; i < 3; ++i) EXPECT_RUN(kEager, run_add(disabled, key("k")));

@@ -18,6 +18,9 @@ namespace {
 
 using VerifyHitsTest = FindingTest;
 
+const std::vector<std::string> kOneNodeLess = {"the number of nodes was 2 when", "and is 1 now",
+                                               "node 1 (kernel graphcache::test::add", ") is missing now"};
+
 TEST_F(VerifyHitsTest, ValueCapturedByReference) {
   const auto run = runs_of([&](cudaStream_t on, int which) { return fill_data(on, which == 0 ? 2 : 3); });
   expect_found(run, first_of(data), 2, 3,
@@ -89,9 +92,7 @@ TEST_F(VerifyHitsTest, BranchThatIsNotInTheKey) {
     const cudaError_t error = fill_data(on, 2);
     return error != cudaSuccess || which == 1 ? error : add_to_data(on, 1);
   });
-  expect_found(
-      run, first_of(data), 3, 2,
-      {"the number of nodes was 2 when", "and is 1 now", "node 1 (kernel graphcache::test::add", ") is missing now"});
+  expect_found(run, first_of(data), 3, 2, kOneNodeLess);
 }
 
 TEST_F(VerifyHitsTest, BranchThatAddsWork) {
@@ -167,9 +168,7 @@ TEST_F(VerifyHitsTest, LaunchThatWentElsewhere) {
     if (which == 0) return add_to_data(on, 1);
     return launch(add, kGrid, kBlock, elsewhere, other.get(), kSize, 1.0f);
   });
-  expect_found(
-      run, first_of(data), 3, 2,
-      {"the number of nodes was 2 when", "and is 1 now", "node 1 (kernel graphcache::test::add", ") is missing now"});
+  expect_found(run, first_of(data), 3, 2, kOneNodeLess);
 }
 
 TEST_F(VerifyHitsTest, HostFunctionWhoseDataHasMoved) {

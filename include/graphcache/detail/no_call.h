@@ -2,11 +2,9 @@
 #pragma once
 
 #include <absl/status/status.h>
-#include <cuda_runtime_api.h>
 
 #include <type_traits>
 
-#include "graphcache/detail/advice.h"
 #include "graphcache/detail/call.h"
 #include "graphcache/key.h"
 #include "graphcache/stream.h"

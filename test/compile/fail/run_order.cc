@@ -1,4 +1,4 @@
-// expect: graphcache: the arguments are a graphcache::Key, such as graphcache::key
+// expect: then a stream if there is one, then params\(\) or values\(\) if there are any, then fn
 #include <graphcache/graphcache.h>
 
 void enqueue(cudaStream_t stream, float* data);
