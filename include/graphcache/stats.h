@@ -120,8 +120,8 @@ struct Stats {
   // `captures` counts those that were kept.
   std::uint64_t value_captures = 0;
   std::uint64_t instantiations = 0;  // +1 for each successful cudaGraphInstantiate.
-  // A switch changes the executable of one key into that of a sibling. It is made by an update, by a parameter set of
-  // the executable's table, or by patches of the nodes that differ, whichever is cheapest.
+  // A switch changes the executable of one key into that of a sibling. It is made by an update, or by a parameter set
+  // of the executable's table.
   std::uint64_t updates = 0;       // +1 for each successful cudaGraphExecUpdate.
   std::uint64_t set_switches = 0;  // +1 for each switch that was made by a parameter set.
   // +1 for each node that was set to new parameters, by a call or by the device during a launch. Switches by a

@@ -67,12 +67,6 @@ bool may_be_pageable(const void* memory) {
   return cudaPointerGetAttributes(&attributes, memory) != cudaSuccess || attributes.type == cudaMemoryTypeUnregistered;
 }
 
-// The slot node with this index, or null. Call this with rising indices.
-const SlotNode* find(const Slots& slots, std::size_t* at, std::uint32_t index) {
-  while (*at < slots.nodes.size() && slots.nodes[*at].index < index) ++*at;
-  return *at < slots.nodes.size() && slots.nodes[*at].index == index ? &slots.nodes[*at] : nullptr;
-}
-
 }  // namespace
 
 cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Content> content, unsigned long long flags,
@@ -138,28 +132,19 @@ CallResult Executable::patch_node(const SlotNode& node, const detail::Call& call
 }
 
 BroughtOver Executable::bring_over(const Template& from_graph, const Template& to_graph,
-                                   std::shared_ptr<const Content> to, const Difference& difference,
-                                   const detail::Call& call) {
+                                   std::shared_ptr<const Content> to, const detail::Call& call) {
   const std::shared_ptr<const Content> from = content_;
   const std::vector<unsigned char> values = values_;
   BroughtOver brought;
-  std::optional<bool> driver_usable;
-  const bool by_patches = !difference.by_update && by_driver(driver_usable);
-  if (by_patches) {
-    brought.result = patch_to(to, difference, call, &brought.patched_nodes);
-    if (brought.result.error == cudaSuccess || is_fatal(brought.result.error)) return brought;
-  }
-  // After a failed patch, an update brings the executable to the sibling's graph, or else back to its own.
   brought.result = update_to(to_graph, std::move(to), call, &brought);
   if (brought.result.error == cudaSuccess || is_fatal(brought.result.error)) return brought;
-  brought.whole = !by_patches && brought.refusal && applies_nothing(brought.result.error);
+  brought.whole = brought.refusal && applies_nothing(brought.result.error);
   if (brought.whole) return brought;
-  const std::optional<UpdateRefusal> refusal = brought.refusal;
-  const std::optional<std::size_t> refused_node = brought.refused_node;
+  BroughtOver restored;
   const detail::Call as_before{{}, nullptr, nullptr, values.data(), values.size()};
-  const CallResult back = update_to(from_graph, from, as_before, &brought);
-  brought.refusal = refusal;
-  brought.refused_node = refused_node;
+  const CallResult back = update_to(from_graph, from, as_before, &restored);
+  brought.updates += restored.updates;
+  brought.patched_nodes += restored.patched_nodes;
   brought.whole = back.error == cudaSuccess;
   if (is_fatal(back.error)) brought.result = back;
   return brought;
@@ -180,51 +165,9 @@ CallResult Executable::update_to(const Template& graph, std::shared_ptr<const Co
   return patch(call, &brought->patched_nodes);
 }
 
-// Sets the nodes that differ, and the nodes that hold slots in one of the contents unless they agree.
-CallResult Executable::patch_to(const std::shared_ptr<const Content>& to, const Difference& difference,
-                                const detail::Call& call, std::size_t* patched_nodes) {
-  Slots before = to->slots;  // Copied first, because this may throw.
-  std::vector<unsigned char> values(call.values, call.values + call.values_size);
-  for (const Difference::Node& node : difference.nodes) {
-    const CallResult result = set_kernel(*to, node.index);
-    if (result.error != cudaSuccess) return result;
-    ++*patched_nodes;
-  }
-  std::swap(before, slots_);
-  std::optional<bool> driver_usable;
-  std::size_t at = 0;
-  for (const SlotNode& node : slots_.nodes) {
-    update_fields(node, call.values);
-    const SlotNode* const old = find(before, &at, node.index);
-    const bool agree =
-        old != nullptr && old->type == node.type && old->kernel == node.kernel && old->function == node.function &&
-        old->context == node.context && old->foreign == node.foreign && old->fields_size == node.fields_size &&
-        std::memcmp(before.fields.data() + old->fields, slots_.fields.data() + node.fields, node.fields_size) == 0;
-    if (agree) continue;
-    if (const CallResult result = set_node(node, driver_usable); result.error != cudaSuccess) return result;
-    ++*patched_nodes;
-  }
-  replace_content(to);
-  values_ = std::move(values);
-  return {};
-}
-
 bool Executable::by_driver(std::optional<bool>& driver_usable) {
   if (!driver_usable) driver_usable = driver().set_kernel_node != nullptr && has_context();
   return *driver_usable;
-}
-
-// Sets a kernel node as it was captured.
-CallResult Executable::set_kernel(const Content& content, std::uint32_t index) {
-  const NodeContent& node = content.nodes[index];
-  unsigned char* const bytes = const_cast<unsigned char*>(content.bytes.data()) + node.bytes;
-  ArgumentPointers arguments;
-  for (std::uint32_t i = 0; i < node.argument_count; ++i) {
-    arguments.push_back(bytes + content.arguments[node.first_argument + i]);
-  }
-  CUDA_KERNEL_NODE_PARAMS params = node.kernel;
-  params.kernelParams = arguments.data();
-  return set_kernel_by_driver(exec_.get(), base_.nodes[index], params);
 }
 
 CallResult Executable::set_node(const SlotNode& node, std::optional<bool>& driver_usable) {

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "cuda/mutex.h"
-#include "graph/difference.h"
 #include "graph/template.h"
 #include "graphcache/detail/call.h"
 #include "graphcache/stats.h"
@@ -90,11 +89,10 @@ class Executable {
   // old ones, and the executable must not be launched again.
   virtual CallResult patch(const detail::Call& call, std::size_t* patched_nodes);
 
-  // Brings a plain executable over to a sibling's content and the call's values, in the way that `difference` found to
-  // be cheaper. `difference` is from the executable's content to `to`; the graphs are those of the two contents. After
-  // a failure the executable is restored. If that fails as well, it must not be launched again.
+  // Updates a plain executable to a sibling's content and the call's values. The graphs are those of the two contents.
+  // After a failure the executable is restored. If that fails as well, it must not be launched again.
   BroughtOver bring_over(const Template& from_graph, const Template& to_graph, std::shared_ptr<const Content> to,
-                         const Difference& difference, const detail::Call& call);
+                         const detail::Call& call);
 
   // Call get_ready() before, which orders the launch behind what the executable needs.
   virtual CallResult get_ready(cudaStream_t) { return {}; }
@@ -134,10 +132,6 @@ class Executable {
  private:
   CallResult update_to(const Template& graph, std::shared_ptr<const Content> to, const detail::Call& call,
                        BroughtOver* brought);
-  // Needs the driver. After an error the shadow is wrong until an update succeeds.
-  CallResult patch_to(const std::shared_ptr<const Content>& to, const Difference& difference, const detail::Call& call,
-                      std::size_t* patched_nodes);
-  CallResult set_kernel(const Content& content, std::uint32_t index);
   CallResult set_kernel(const SlotNode& node, std::optional<bool>& driver_usable);
   CallResult set_memcpy(const SlotNode& node);
   CallResult set_memset(const SlotNode& node);

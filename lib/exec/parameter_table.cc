@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "graph/difference.h"
-
 namespace graphcache {
 namespace {
 

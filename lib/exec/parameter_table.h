@@ -15,8 +15,8 @@
 #include "cuda/device_memory.h"
 #include "cuda/errors.h"
 #include "exec/updater.h"
+#include "graph/difference.h"
 #include "graph/template.h"
-#include "policy/costs.h"
 
 namespace graphcache {
 

@@ -11,6 +11,10 @@ namespace {
 // A table that must be made anew after fewer sets does not repay its cost.
 constexpr std::size_t kManySets = 64;
 
+// From this number of kernels with slots on, patching them takes the host longer than an updater node takes the device
+// (test/bench/results/2026-11-22-keys.md): 146 ns for each, beside 2.7 us and 35 ns for each.
+constexpr std::size_t kManySlots = 25;
+
 // A smaller budget is for executables without updater nodes, because destroying one that has such a node waits for work
 // that other streams have in flight.
 constexpr std::size_t kLeastBudgetForSlots = 8;
@@ -208,6 +212,7 @@ KeyId Policy::candidate(KeyId key, const View& view) {
   if (limits_.share == Share::kWhenFull && has_room(entry)) return kNoKey;
   const KeyId table = entry.of_class->table;
   if (can_lend(table) && view.idle(table)) return table;
+  if (limits_.share == Share::kWhenFull) return kNoKey;
   return find_oldest(view.last_use, [&](KeyId other) {
     return entries_[other].family == entry.family && !is_device_updated(other) && view.idle(other);
   });
@@ -227,20 +232,13 @@ bool Policy::has_room_for_table(const Entry& entry, const std::vector<KeyId>& in
          fits(bytes_ - given_up, entry.facts.bytes + entry.facts.table_bytes + sets);
 }
 
-// Whether a switch to what the lender offers costs no more than one to a parameter set.
-bool Policy::is_cheap(const Entry& entry, const Offer& offer) const {
-  return has_table(offer.lender) || offer.update <= costs::switch_set(entry.facts.nodes);
-}
-
-// Whether patching the nodes would cost the host more than an updater node costs the device. While there is room, up to
-// half of the executables have one, because the others are evicted first.
+// While there is room, up to half of the executables have an updater node, because the others are evicted first.
 bool Policy::wants_slots(const Entry& entry) const {
   const Mechanisms::Patching patching = limits_.mechanisms.patching;
   if (entry.refuses_slots || entry.facts.slot_kernels == 0 || patching == Mechanisms::Patching::kPerNode) return false;
   if (patching == Mechanisms::Patching::kDeviceUpdated) return true;
-  return limits_.share == Share::kWhenFull && has_room(entry) &&
-         costs::is_updater_node_cheaper(entry.facts.slot_kernels) && limits_.max_executables >= kLeastBudgetForSlots &&
-         with_slots_ < limits_.max_executables / 2;
+  return limits_.share == Share::kWhenFull && has_room(entry) && entry.facts.slot_kernels >= kManySlots &&
+         limits_.max_executables >= kLeastBudgetForSlots && with_slots_ < limits_.max_executables / 2;
 }
 
 // Adds to the plan what has to be evicted so that this is within the limits.
@@ -270,9 +268,9 @@ Plan Policy::borrow(const Entry& entry, const Offer& offer, const View& view) {
   return make_room(executables_, bytes_ + plan.set_bytes, view, &plan) ? plan : Plan();
 }
 
-// Rule 3. A sibling's executable that would have to be evicted is brought over instead, or gives way to a table, which
-// serves both keys, if a switch by the table costs less.
-Plan Policy::evict(const Entry& entry, const Offer& offer, const View& view) {
+// Rule 3. A sibling's executable that would have to be evicted is brought over instead, or gives way to a table if the
+// class has another one: the table serves both keys.
+Plan Policy::evict(const Entry& entry, const View& view) {
   Plan plan{.action = Plan::Action::kOwn, .rule = Rule::kEviction, .writes_slots = wants_slots(entry), .evict = {}};
   if (!make_room(executables_ + 1, bytes_ + entry.facts.bytes, view, &plan)) return {};
   if (entry.family == nullptr) return plan;
@@ -282,7 +280,7 @@ Plan Policy::evict(const Entry& entry, const Offer& offer, const View& view) {
     return entries_[key].of_class == entry.of_class && !is_device_updated(key);
   };
   const auto is_another = [&](KeyId key) { return key != loser && is_of_class(key); };
-  if (loser == offer.lender && is_of_class(loser) && has_room_for_table(entry, plan.evict) &&
+  if (limits_.share != Share::kNever && is_of_class(loser) && has_room_for_table(entry, plan.evict) &&
       find_oldest(view.last_use, is_another) != kNoKey) {
     return {.action = Plan::Action::kTable, .rule = Rule::kEviction, .evict = {loser}};
   }
@@ -292,12 +290,12 @@ Plan Policy::evict(const Entry& entry, const Offer& offer, const View& view) {
 Plan Policy::plan(KeyId key, const Offer& offer, const View& view) {
   const Entry& entry = entries_[key];
   const bool has_room = this->has_room(entry);
-  if (can_lend(offer.lender) && (limits_.share == Share::kAlways || (!has_room && is_cheap(entry, offer)))) {
+  if (can_lend(offer.lender) && (limits_.share == Share::kAlways || (!has_room && has_table(offer.lender)))) {
     Plan plan = borrow(entry, offer, view);
     if (plan.action != Plan::Action::kDirect) return plan;
   }
   Plan plan{.action = Plan::Action::kOwn, .rule = Rule::kRoom, .writes_slots = wants_slots(entry), .evict = {}};
-  if (!has_room) plan = evict(entry, offer, view);
+  if (!has_room) plan = evict(entry, view);
   const bool forces_table = limits_.mechanisms.tables == Mechanisms::Tables::kAlways;
   if (forces_table && plan.action == Plan::Action::kOwn && has_room_for_table(entry, plan.evict)) {
     plan.action = Plan::Action::kTable;

@@ -34,7 +34,6 @@
 
 #include "graphcache/share.h"
 #include "graphcache/stats.h"
-#include "policy/costs.h"
 #include "policy/mechanisms.h"
 
 namespace graphcache {
@@ -80,7 +79,6 @@ struct GraphFacts {
 // An executable that a key could borrow.
 struct Offer {
   KeyId lender = kNoKey;
-  Cost update = 0;            // The price of an update from the lender's graph.
   bool has_set = false;       // Whether the lender's table has a parameter set of the key.
   std::size_t set_bytes = 0;  // How much the table grows if it has no set of the key.
 };
@@ -157,7 +155,9 @@ class Policy {
   void undone(KeyId key, const Plan& plan) { hand_over(key, plan.lender); }
   // Whether the key's table must be made anew before it gets another set; and that it has one.
   bool is_table_full(KeyId key, std::size_t bytes) const;
-  bool has_room_for_set(KeyId key, std::size_t bytes) const { return fits(bytes_, bytes) && !is_table_full(key, bytes); }
+  bool has_room_for_set(KeyId key, std::size_t bytes) const {
+    return fits(bytes_, bytes) && !is_table_full(key, bytes);
+  }
   void added_set(KeyId key, std::size_t bytes);
   // The key's executable no longer exists.
   void lost(KeyId key) {
@@ -240,10 +240,9 @@ class Policy {
   }
   bool can_lend(KeyId key) const { return key != kNoKey && is_live(key) && !entries_[key].is_pinned; }
   bool has_room_for_table(const Entry& entry, const std::vector<KeyId>& in_place_of) const;
-  bool is_cheap(const Entry& entry, const Offer& offer) const;
   bool wants_slots(const Entry& entry) const;
   Plan borrow(const Entry& entry, const Offer& offer, const View& view);
-  Plan evict(const Entry& entry, const Offer& offer, const View& view);
+  Plan evict(const Entry& entry, const View& view);
 
   const Limits limits_;
   std::deque<Entry> entries_;  // By key.

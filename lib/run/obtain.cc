@@ -102,19 +102,16 @@ ParameterTable* Run::table_of(const Held& lender) {
 // that table cannot hold it.
 bool Run::make_offer(const Held& lender, Offer* offer, ParameterTable::Set* set) {
   offer->lender = lender->id;
-  Executable& executable = *executable_of(*lender);
-  if (const ParameterTable* const table = table_of(lender); table != nullptr) {
-    if (!table->can_hold(*own().content)) {
-      core_.store.refuse(entry_.get(), Store::Refused::kSets);
-      return false;
-    }
-    offer->has_set = table->has(*own().content);
-    if (offer->has_set) return true;
-    *set = table->make_set(*own().content);
-    offer->set_bytes = table->growth_for(*set);
-  } else if (executable.updated() == nullptr) {
-    offer->update = own().differences.between(executable.content(), *own().content).cost;
+  const ParameterTable* const table = table_of(lender);
+  if (table == nullptr) return true;
+  if (!table->can_hold(*own().content)) {
+    core_.store.refuse(entry_.get(), Store::Refused::kSets);
+    return false;
   }
+  offer->has_set = table->has(*own().content);
+  if (offer->has_set) return true;
+  *set = table->make_set(*own().content);
+  offer->set_bytes = table->growth_for(*set);
   return true;
 }
 
@@ -181,8 +178,7 @@ std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan, cons
       core_.store.refuse(entry_.get(), Store::Refused::kSiblings);
       return std::nullopt;
     }
-    brought = executable.bring_over(from, own().graph, own().content,
-                                    own().differences.between(executable.content(), *own().content), call_);
+    brought = executable.bring_over(from, own().graph, own().content, call_);
   }
   core_.hits->counts.add_patched_nodes(brought.patched_nodes);
   const bool done = brought.result.error == cudaSuccess;

@@ -12,7 +12,6 @@
 #include "exec/graveyard.h"
 #include "exec/updater_node.h"
 #include "graph/describe.h"
-#include "graph/difference.h"
 #include "graph/found_values.h"
 #include "graph/template.h"
 #include "policy/policy.h"
@@ -25,7 +24,6 @@ struct Recorded : EntryGraphs {
   std::shared_ptr<Content> content;
   std::shared_ptr<Kept> kept;              // What the content keeps alive, or null.
   Template graph;                          // The template, or empty while it is the executable's base.
-  Differences differences;                 // Differences between the content and those of siblings.
   std::unique_ptr<Executable> executable;  // Null unless the entry is live.
   std::list<Grave> grave;                  // In which the executable will wait for its destruction.
   LaunchStream stream;                     // The stream on which the entry last ran or was to run.

@@ -274,16 +274,15 @@ TEST_F(NestedLaunchFamiliesTest, MembersThatTakeTurns) {
   }
 }
 
-// The graphs differ only in one kernel: a plain kernel for even numbers, a parent for odd ones. With few nodes they are
-// switched by an update, with many by patches first. At least one node follows a parent, because otherwise CUDA hangs
-// (docs/semantics.md, "Kernels that launch kernels").
+// The graphs differ only in one kernel: a plain kernel for even numbers, a parent for odd ones. A
+// node follows a parent, because otherwise CUDA hangs (docs/semantics.md, "Kernels that launch kernels").
 struct Turns {
   Sharing sharing;
-  int executables, padding;
+  int executables;
 
   friend std::ostream& operator<<(std::ostream& out, const Turns& turns) {
     const char* const names[] = {"Auto", "Never", "Updates", "UpdatesAcross", "Table"};
-    return out << names[static_cast<int>(turns.sharing)] << turns.executables << "Padding" << turns.padding;
+    return out << names[static_cast<int>(turns.sharing)] << turns.executables;
   }
 };
 
@@ -293,13 +292,13 @@ class NestedAndPlainTest : public NestedLaunchTest, public testing::WithParamInt
     return cache.run(key("k", which), stream, [this, which](Recorder& rec) {
       rec.launch(blend, {static_cast<unsigned>(4 + which), 32}, memory.get(), kSize, 3, which);
       rec.launch(which % 2 == 0 ? plain : nested, {5, 32}, memory.get(), kSize, 2, 10 + which);
-      for (int i = 0; i < GetParam().padding; ++i) rec.launch(blend, {8, 32}, memory.get(), kSize, 5, i);
+      rec.launch(blend, {8, 32}, memory.get(), kSize, 5, 0);
     });
   }
 };
 
 TEST_P(NestedAndPlainTest, ARefusedUpdateIsNotTriedAgain) {
-  const auto [sharing, executables, padding] = GetParam();
+  const auto [sharing, executables] = GetParam();
   Cache cache(at_most(executables, sharing));
   const std::uint64_t once = sharing == Sharing::kTable ? 0 : 1;  // sets cannot change kernels
   for (const int runs : {2, 40}) {
@@ -334,9 +333,7 @@ TEST_P(NestedAndPlainTest, KeysOfBothKindsInAnyOrder) {
 INSTANTIATE_TEST_SUITE_P(Turns, NestedAndPlainTest, testing::ValuesIn([] {
                            std::vector<Turns> all;
                            for (const Sharing sharing : {Sharing::kUpdatesAcross, Sharing::kUpdates, Sharing::kTable}) {
-                             for (const int executables : {1, 2, 3}) {
-                               for (const int padding : {1, 30}) all.push_back({sharing, executables, padding});
-                             }
+                             for (const int executables : {1, 2, 3}) all.push_back({sharing, executables});
                            }
                            return all;
                          }()),

@@ -343,7 +343,7 @@ TEST_F(SharedTableTest, KeysWithManySlotsShareOnlyTables) {
     }
   }
   const Stats stats = cache->stats();
-  EXPECT_EQ(stats.updates, 0u);
+  EXPECT_LE(stats.updates, 1u) << "while one other key has been read";
   EXPECT_GT(stats.set_switches, 2u * (kMembers - 6));
   EXPECT_LT(stats.instantiations, static_cast<unsigned>(kMembers));
   EXPECT_EQ(stats.refused_device_updates, 0u);

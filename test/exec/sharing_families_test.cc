@@ -43,41 +43,38 @@ void launch_variant(Recorder& rec, int variant, int* p, V v) {
 
 TEST_F(SharingTest, OtherKernelsBlocksAndSharedBytesInOnePlace) {
   for (const bool follows_slot : {false, true}) {
-    for (const int padding : {0, 30}) {  // by an update, by a patch
-      SCOPED_TRACE(testing::Message() << "slot " << follows_slot << ", padding " << padding);
-      use(at_most(1));
-      const auto run_variant = [&](int variant, int value) {
-        return run(key("k", variant), params(value), [&, variant](Recorder& rec, Slot<int> v) {
-          rec.launch(blend, {2, 64}, at(0), 128, 3, 4);
-          follows_slot ? launch_variant(rec, variant, at(0), v) : launch_variant(rec, variant, at(0), 9);
-          rec.launch(blend, {2, 64}, at(0), 128, 5, 6);
-          pad(rec, padding);
-        });
-      };
-      std::set<int> known;
-      int last = -1, last_value = 9;
-      for (int from = 0; from < kVariants; ++from) {
-        for (int to = 0; to < kVariants; ++to) {
-          for (const int variant : {from, to}) {
-            const int value = follows_slot ? 1 + 10 * from + to : 9;
-            const bool holds = !follows_slot || value == last_value || variant == 4 || variant == 7;
-            const Outcome wanted = known.empty()           ? Outcome::kInstantiated
-                                   : !known.count(variant) ? Outcome::kUpdated
-                                   : variant != last       ? Outcome::kSwitched
-                                   : holds                 ? Outcome::kReplayed
-                                                           : Outcome::kPatched;
-            EXPECT_TRUE(did(wanted, run_variant(variant, value))) << from << " to " << to;
-            known.insert(variant);
-            last = variant;
-            last_value = value;
-          }
+    SCOPED_TRACE(testing::Message() << "slot " << follows_slot);
+    use(at_most(1));
+    const auto run_variant = [&](int variant, int value) {
+      return run(key("k", variant), params(value), [&, variant](Recorder& rec, Slot<int> v) {
+        rec.launch(blend, {2, 64}, at(0), 128, 3, 4);
+        follows_slot ? launch_variant(rec, variant, at(0), v) : launch_variant(rec, variant, at(0), 9);
+        rec.launch(blend, {2, 64}, at(0), 128, 5, 6);
+      });
+    };
+    std::set<int> known;
+    int last = -1, last_value = 9;
+    for (int from = 0; from < kVariants; ++from) {
+      for (int to = 0; to < kVariants; ++to) {
+        for (const int variant : {from, to}) {
+          const int value = follows_slot ? 1 + 10 * from + to : 9;
+          const bool holds = !follows_slot || value == last_value || variant == 4 || variant == 7;
+          const Outcome wanted = known.empty()           ? Outcome::kInstantiated
+                                 : !known.count(variant) ? Outcome::kUpdated
+                                 : variant != last       ? Outcome::kSwitched
+                                 : holds                 ? Outcome::kReplayed
+                                                         : Outcome::kPatched;
+          EXPECT_TRUE(did(wanted, run_variant(variant, value))) << from << " to " << to;
+          known.insert(variant);
+          last = variant;
+          last_value = value;
         }
       }
-      EXPECT_EQ(calls, static_cast<unsigned>(kVariants));
-      EXPECT_EQ(refused(cache->stats()), 0u);
-      EXPECT_EQ(updates() == 0, padding != 0);
-      EXPECT_EQ(families(*cache).size(), 1u);
     }
+    EXPECT_EQ(calls, static_cast<unsigned>(kVariants));
+    EXPECT_EQ(refused(cache->stats()), 0u);
+    EXPECT_GT(updates(), 0u);
+    EXPECT_EQ(families(*cache).size(), 1u);
   }
 }
 

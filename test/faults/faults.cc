@@ -58,14 +58,12 @@ void add_runs(ScenarioList& list) {
     hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorMemoryAllocation);
   };
   list.add("miss by update", one, kSmall, kLarge, {kTheOther}, Outcome::kUpdated).may_destroy = false;
-  list.add("miss by patches", one, kFirst, kSecond, {kTheOther}, Outcome::kUpdated).may_destroy = false;
   list.add("switch by update", one, kSmall, kLarge, {kMine, kTheOther}, Outcome::kSwitched).may_destroy = false;
-  list.add("switch by patches", one, kFirst, kSecond, {kMine, kTheOther}, Outcome::kSwitched).may_destroy = false;
-  list.add("switch back by patches", one, kFirst, kSecond, {kTheOther, kMine, kTheOther}, Outcome::kSwitched)
+  list.add("switch back by update", one, kFirst, kSecond, {kTheOther, kMine, kTheOther}, Outcome::kSwitched)
       .may_destroy = false;
   Work many_first = kFirst, many_second = kSecond;
   many_first.many = many_second.many = true;
-  list.add("switch by patches of many arguments", one, many_first, many_second, {kMine, kTheOther}, Outcome::kSwitched)
+  list.add("update of many arguments", one, many_first, many_second, {kMine, kTheOther}, Outcome::kSwitched)
       .may_destroy = false;
   list.add("switch to keep", one, kSmall, kLarge, shared, Outcome::kSwitched).may_destroy = false;
   list.add("switch of those that always share", always, kSmall, kLarge, shared, Outcome::kSwitched).may_destroy = false;

@@ -263,9 +263,9 @@ struct World {
 inline const Key kKey = key("my label");
 inline const Key kOther = key("other");
 
-// Siblings with two different grids, which take an update.
+// Siblings with two different grids.
 inline const Work kSmall{kKey, {{-1, 1}, {-2, 2}}}, kLarge{kOther, {{-1, 2}, {-2, 3}}};
-// Siblings with different arguments in many nodes, which take patches (costs.h).
+// Siblings that differ in one argument.
 inline const Work kFirst{kKey, {{-1, 1}, {-2, 1}, {-4, 1}, {-5, 2}, {-6, 1}}};
 inline const Work kSecond{kOther, {{-1, 1}, {-3, 1}, {-4, 1}, {-5, 2}, {-6, 1}}};
 

@@ -21,23 +21,13 @@
 
 namespace graphcache::test {
 
-using Counts = std::array<std::uint32_t, kChangeCount>;  // none, arguments, grid, launch, other
+using Counts = std::array<std::uint32_t, 4>;  // none, arguments, grid, other
 
 // A captured graph and its description.
 struct Described {
   Template graph;
   Content content;
   std::optional<Signature> signature;
-
-  // Acts as if the nodes of these indices held slots.
-  void hold_slots(const std::vector<std::uint32_t>& indices) {
-    for (const std::uint32_t index : indices) {
-      SlotNode node;
-      node.index = index;
-      node.type = content.nodes[index].type;
-      content.slots.nodes.push_back(node);
-    }
-  }
 };
 
 // The most recently captured node of the stream.

@@ -78,9 +78,6 @@ inline std::string text_of(const Plan& plan) {
 
 class PolicyCalls : public testing::Test {
  protected:
-  // The price of an update of graph(): as high as that of a parameter set, and higher.
-  static constexpr Cost kCheap = costs::switch_set(100), kDear = kCheap + 1;
-
   void set_limits(const Limits& limits) {
     policy_ = std::make_unique<Policy>(limits);
     look_ = std::make_unique<PolicyChecker>(*policy_);
@@ -94,8 +91,6 @@ class PolicyCalls : public testing::Test {
   Policy& policy() { return *policy_; }
   const PolicyChecker& look() const { return *look_; }
 
-  // All updates cost this from now on.
-  void price(Cost update) { price_ = update; }
   void make_busy(const std::set<KeyId>& keys) { busy_ = keys; }
   Policy::View view() const { return {idle_, last_use_}; }
 
@@ -179,7 +174,7 @@ class PolicyCalls : public testing::Test {
   }
   Plan plan(KeyId key) {
     EXPECT_FALSE(policy().is_live(key)) << "a hit";
-    const Offer offer{candidate(key), price_, /*has_set=*/false, look().facts(key).set_bytes};
+    const Offer offer{candidate(key), /*has_set=*/false, look().facts(key).set_bytes};
     return policy().plan(key, offer, view());
   }
   Plan run(KeyId key, const GraphFacts& facts) {
@@ -203,7 +198,6 @@ class PolicyCalls : public testing::Test {
  private:
   std::unique_ptr<Policy> policy_;
   std::unique_ptr<PolicyChecker> look_;
-  Cost price_ = kCheap;
   std::set<KeyId> captured_, busy_;
   std::map<KeyId, Use> uses_;
   std::uint64_t epoch_ = 0, tick_ = 0;

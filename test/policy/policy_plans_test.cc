@@ -30,7 +30,7 @@ TEST_F(PolicyPlansTest, WhileThereIsRoomEachKeyHasAnExecutableOfItsOwn) {
     set_limits({.share = share, .max_executables = 8});
     for (KeyId key = 0; key < 8; ++key) {
       EXPECT_EQ(candidate(key, of_class(graph(1))), kNoKey);
-      EXPECT_PLAN("1: own", policy().plan(key, {.lender = 0, .update = 0}, view())) << "an offer is not taken";
+      EXPECT_PLAN("1: own", policy().plan(key, {.lender = 0}, view())) << "an offer is not taken";
       EXPECT_PLAN("1: own", run(key, of_class(graph(1))));
     }
     expect_now(8, 8000);
@@ -41,7 +41,7 @@ TEST_F(PolicyPlansTest, ThereIsNoRoomWhereTheBytesAreFull) {
   set_limits({.max_device_bytes = 2999});
   EXPECT_PLAN("1: own", run(0, graph(1)));
   EXPECT_PLAN("1: own", run(1, graph(1)));
-  EXPECT_PLAN("2: borrow 0", run(2, graph(1)));
+  EXPECT_PLAN("3: borrow 0", run(2, graph(1)));
   EXPECT_PLAN("1: own", run(3, with_bytes(999, graph(2))));
   EXPECT_EQ(policy().bytes(), 2999u);
 }
@@ -81,52 +81,22 @@ TEST_F(PolicyPlansTest, APlanAheadOnlyTakesRoom) {
   }
 }
 
-// ---- 2: a sibling lends cheaply -------------------------------------------------------------------------------------
+// ---- 2: the table of the class lends --------------------------------------------------------------------------------
 
-TEST_F(PolicyPlansTest, AKeyBorrowsIfAnUpdateCostsNoMoreThanASetSwitch) {
-  for (const auto& [update, text] : {std::pair(Cost{0}, "2: borrow 1"), std::pair(kCheap, "2: borrow 1"),
-                                     std::pair(kDear, "3: own, evict 0"), std::pair(100 * kDear, "3: own, evict 0")}) {
-    set_limits({.max_executables = 3});
-    price(update);
-    run(0, graph(2));
-    run(1, graph(1));
-    run(2, graph(1));
-    EXPECT_PLAN(text, run(3, graph(1))) << update;
-    EXPECT_EQ(policy().executables(), 3u);
-  }
+TEST_F(PolicyPlansTest, ASiblingWithoutATableLendsNothing) {
+  set_limits({.max_executables = 3});
+  run(0, graph(2));
+  run(1, graph(1));
+  run(2, graph(1));
+  EXPECT_EQ(candidate(3, graph(1)), kNoKey);
+  EXPECT_PLAN("3: own, evict 0", policy().plan(3, {.lender = 1}, view())) << "an offer is not taken";
+  EXPECT_PLAN("3: own, evict 0", run(3, graph(1)));
+  EXPECT_EQ(policy().executables(), 3u);
 }
 
-TEST_F(PolicyPlansTest, TheLimitOfThePriceRisesWithTheNodes) {
-  set_limits({.max_executables = 2});
-  GraphFacts large = graph(1);
-  large.nodes = 101;
-  run(9, graph(2));
-  run(0, large);
-  price(kCheap + costs::kCell);
-  EXPECT_PLAN("2: borrow 0", plan(1, large));
-  price(kCheap + costs::kCell + 1);
-  EXPECT_PLAN("3: own, evict 9", plan(1, large));
-}
-
-TEST_F(PolicyPlansTest, TheSiblingThatHasNotRunForLongestLends) {
-  set_limits({.max_executables = 4});
-  run(9, graph(2));
-  for (KeyId key = 0; key < 3; ++key) run(key, graph(1));
-  hit(0);
-  EXPECT_PLAN("2: borrow 1", run(3, graph(1)));
-  EXPECT_EQ(look().order(), (Keys{9, 2, 0, 3})) << "the hit was found out";
-  make_busy({2});
-  EXPECT_PLAN("2: borrow 0", run(1, graph(1)));
-  make_busy({});
-  pin(2);
-  EXPECT_PLAN("2: borrow 3", run(0, graph(1)));
-}
-
-TEST_F(PolicyPlansTest, TheTableOfTheClassLendsWhateverItsUpdateWouldCost) {
-  price(kDear);
+TEST_F(PolicyPlansTest, TheTableOfTheClassLends) {
   fill({.max_executables = 5});
   EXPECT_PLAN("3: table, evict 0", run(3, of_class(graph(1))));
-  price(100 * kDear);
   EXPECT_PLAN("2: borrow 3, add 10", run(0, of_class(graph(1))));
   EXPECT_EQ(look().order(), (Keys{1, 2, 10, 11, 0}));
   use(3);
@@ -136,16 +106,17 @@ TEST_F(PolicyPlansTest, TheTableOfTheClassLendsWhateverItsUpdateWouldCost) {
   policy().done(3, back);
   EXPECT_EQ(policy().bytes(), 5110u);
 
-  // Where the table is not to be had, a plain executable of the family is.
-  price(kCheap);
+  // Where the table is not to be had, the executable that has to leave is brought over.
   make_busy({3});
-  EXPECT_PLAN("2: borrow 1", plan(0, of_class(graph(1))));
+  EXPECT_PLAN("3: borrow 1", plan(0, of_class(graph(1))));
   make_busy({});
   pin(3);
-  EXPECT_PLAN("2: borrow 1", plan(0, of_class(graph(1))));
+  EXPECT_PLAN("3: borrow 1", plan(0, of_class(graph(1))));
   pin(3, false);
-  EXPECT_PLAN("2: borrow 1", plan(4, of_class(graph(1), 2))) << "of another class";
+  EXPECT_PLAN("3: borrow 1", plan(4, of_class(graph(1), 2))) << "of another class";
   EXPECT_PLAN("3: own, evict 1", plan(5, on(2, of_class(graph(2))))) << "of another family";
+  lose(10);
+  EXPECT_PLAN("1: own", policy().plan(0, {.lender = 3, .has_set = true, .set_bytes = 10}, view())) << "there is room";
 }
 
 TEST_F(PolicyPlansTest, APinnedKeyBorrowsNothing) {
@@ -157,7 +128,6 @@ TEST_F(PolicyPlansTest, APinnedKeyBorrowsNothing) {
 }
 
 TEST_F(PolicyPlansTest, AnExecutableWithSlotsIsLentToNobodyAndDoesNotCountForATable) {
-  price(kDear);
   for (const bool has_plain : {false, true}) {
     SCOPED_TRACE(has_plain);
     set_limits({.max_executables = 8});
@@ -166,14 +136,13 @@ TEST_F(PolicyPlansTest, AnExecutableWithSlotsIsLentToNobodyAndDoesNotCountForATa
     for (KeyId key = 5; key < 8; ++key) run(key, graph(key));
     EXPECT_EQ(look().members(0), has_plain ? 5u : 4u);
     EXPECT_PLAN(has_plain ? "3: borrow 4" : "3: own, evict 4", plan(8, of_class(graph(1))));
-    EXPECT_EQ(candidate(8), has_plain ? 4u : kNoKey);
+    EXPECT_EQ(candidate(8), kNoKey);
   }
 }
 
 // ---- 2, Share::kAlways ----------------------------------------------------------------------------------------------
 
-TEST_F(PolicyPlansTest, AlwaysSharingAKeyBorrowsThoughThereIsRoomWhateverTheUpdateCosts) {
-  price(100 * kDear);
+TEST_F(PolicyPlansTest, AlwaysSharingAKeyBorrowsThoughThereIsRoom) {
   set_limits({.share = Share::kAlways, .max_executables = 8});
   EXPECT_PLAN("1: own", run(0, graph(1)));
   for (KeyId key = 1; key < 20; ++key) EXPECT_PLAN("2: borrow " + std::to_string(key - 1), run(key, graph(1)));
@@ -253,7 +222,6 @@ TEST_F(PolicyPlansTest, ATableIsMadeAnewBeforeItsSetsTakeMoreThanTheExecutablesM
 }
 
 TEST_F(PolicyPlansTest, ATableIsMadeAnewInAFullCacheAsWell) {
-  price(kDear);
   fill({.max_executables = 5});
   EXPECT_PLAN("3: table, evict 0", run(3, of_class(graph(1))));
   for (KeyId key = 20; key < 24; ++key) {
@@ -295,7 +263,6 @@ TEST_F(PolicyPlansTest, ThoseWithUpdaterNodesGiveWayWhereThereIsNoPlainOne) {
 }
 
 TEST_F(PolicyPlansTest, ATableGivesWayWhereThereIsNoPlainOne) {
-  price(kDear);
   fill({.max_executables = 5});
   EXPECT_PLAN("3: table, evict 0", run(3, of_class(graph(1))));
   for (const KeyId key : {1u, 2u, 10u, 11u}) hit(key);
@@ -343,7 +310,6 @@ TEST_F(PolicyPlansTest, ALargeExecutableEvictsSeveral) {
 }
 
 TEST_F(PolicyPlansTest, AnExecutableOfTheSameSignatureIsBroughtOver) {
-  price(kDear);
   set_limits({.max_executables = 2});
   run(0, graph(1));
   run(1, graph(2));
@@ -364,7 +330,6 @@ TEST_F(PolicyPlansTest, AnExecutableWithSlotsIsNotBroughtOver) {
 }
 
 TEST_F(PolicyPlansTest, ATableTakesThePlaceOfTwoOfItsClass) {
-  price(kDear);
   fill({.max_executables = 5});
   EXPECT_PLAN("3: table, evict 0", run(3, of_class(graph(1))));
   expect_now(5, 5100);
@@ -380,15 +345,10 @@ TEST_F(PolicyPlansTest, ATableTakesThePlaceOfTwoOfItsClass) {
   pin(0);
   EXPECT_PLAN("3: table, evict 1", plan(3));
   pin(3);
-  EXPECT_PLAN("3: borrow 1", policy().plan(3, {.lender = 1, .update = kDear}, view())) << "a pinned key makes no table";
-
-  price(kCheap);
-  fill({.max_executables = 5});
-  EXPECT_PLAN("2: borrow 0", run(3, of_class(graph(1)))) << "a table is dearer than a cheap update";
+  EXPECT_PLAN("3: borrow 1", plan(3)) << "a pinned key makes no table";
 }
 
 TEST_F(PolicyPlansTest, ATableNeedsTheLeastRecentlyUsedOne) {
-  price(kDear);
   fill({.max_executables = 5});
   for (KeyId key = 0; key < 3; ++key) hit(key);
   EXPECT_PLAN("3: own, evict 10", run(3, of_class(graph(1)))) << "of another family";
@@ -399,8 +359,6 @@ TEST_F(PolicyPlansTest, ATableNeedsTheLeastRecentlyUsedOne) {
   EXPECT_PLAN("3: borrow 0", plan(5, graph(1))) << "the key has no class";
   use(6, of_class(graph(1)));
   EXPECT_PLAN("3: table, evict 0", plan(6));
-  EXPECT_PLAN("3: borrow 0", policy().plan(6, {}, view())) << "it was not offered";
-  EXPECT_PLAN("3: borrow 0", policy().plan(6, {.lender = 1, .update = kDear}, view())) << "another one was";
 
   set_limits({.max_executables = 3});
   run(0, of_class(graph(1), 2));
@@ -410,7 +368,6 @@ TEST_F(PolicyPlansTest, ATableNeedsTheLeastRecentlyUsedOne) {
 }
 
 TEST_F(PolicyPlansTest, ATableNeedsASecondExecutableOfItsClass) {
-  price(kDear);
   fill({.max_executables = 5});
   lose(1);
   lose(2);
@@ -426,7 +383,6 @@ TEST_F(PolicyPlansTest, ATableNeedsASecondExecutableOfItsClass) {
 }
 
 TEST_F(PolicyPlansTest, ATableIsMadeWithinTheBytes) {
-  price(kDear);
   for (const auto& [bytes, text] : {std::pair(5139u, "3: borrow 0"), std::pair(5140u, "3: table, evict 0")}) {
     fill({.max_executables = 5, .max_device_bytes = bytes});
     EXPECT_PLAN(text, run(3, of_class(graph(1)))) << bytes;
@@ -436,7 +392,6 @@ TEST_F(PolicyPlansTest, ATableIsMadeWithinTheBytes) {
 
 // A table is for the sets of all members, or for 64.
 TEST_F(PolicyPlansTest, ATableWhoseSetsWouldTakeTooMuchIsNotMade) {
-  price(kDear);
   for (const auto& [bytes, text] : {std::pair(1249u, "3: table, evict 0"), std::pair(1250u, "3: borrow 0")}) {
     fill({.max_executables = 5});
     EXPECT_PLAN(text, run(3, with_set_bytes(bytes, of_class(graph(1))))) << "of four members";
@@ -459,7 +414,6 @@ TEST_F(PolicyPlansTest, KeysOfARetiredPhaseGiveWay) {
   for (const Share share : {Share::kNever, Share::kWhenFull}) {
     for (const std::uint64_t retired_stream : {1, 2}) {
       set_limits({.share = share});
-      price(kDear);
       for (KeyId key = 0; key < 64; ++key) EXPECT_PLAN("1: own", run(key, on(retired_stream, of_class(graph(1)))));
       for (KeyId key = 64; key < 76; ++key) {
         EXPECT_PLAN("3: own, evict " + std::to_string(key - 64), run(key, of_class(graph(2))));
@@ -473,17 +427,14 @@ TEST_F(PolicyPlansTest, KeysOfARetiredPhaseGiveWay) {
 // ---- Share::kNever --------------------------------------------------------------------------------------------------
 
 TEST_F(PolicyPlansTest, NeverSharingAKeyBorrowsNothingButTakesAVictimOver) {
-  for (const Cost update : {kCheap, kDear}) {
-    price(update);
-    fill({.share = Share::kNever, .max_executables = 5});
-    EXPECT_EQ(candidate(3, of_class(graph(1))), kNoKey);
-    EXPECT_PLAN("3: borrow 0", run(3, of_class(graph(1)))) << "of its signature";
-    EXPECT_PLAN("3: borrow 1", run(4, on(2, of_class(graph(1))))) << "of its signature, on another stream";
-    hit(2);
-    EXPECT_PLAN("3: own, evict 10", run(0, of_class(graph(1)))) << "of another signature";
-    EXPECT_PLAN("3: own, evict 11", run(12, graph(12)));
-    expect_now(5, 5000);
-  }
+  fill({.share = Share::kNever, .max_executables = 5});
+  EXPECT_EQ(candidate(3, of_class(graph(1))), kNoKey);
+  EXPECT_PLAN("3: borrow 0", run(3, of_class(graph(1)))) << "of its signature";
+  EXPECT_PLAN("3: borrow 1", run(4, on(2, of_class(graph(1))))) << "of its signature, on another stream";
+  hit(2);
+  EXPECT_PLAN("3: own, evict 10", run(0, of_class(graph(1)))) << "of another signature";
+  EXPECT_PLAN("3: own, evict 11", run(12, graph(12)));
+  expect_now(5, 5000);
 }
 
 // ---- Updater nodes for slots ----------------------------------------------------------------------------------------
@@ -555,7 +506,6 @@ TEST_F(PolicyPlansTest, TablesAreForbidden) {
   set_limits({.share = Share::kAlways, .mechanisms = {.tables = Tables::kNever}});
   EXPECT_PLAN("1: own", run(0, of_class(graph(1))));
   EXPECT_PLAN("2: borrow 0", run(1, of_class(graph(1))));
-  price(kDear);
   fill({.max_executables = 5, .mechanisms = {.tables = Tables::kNever}});
   EXPECT_PLAN("3: borrow 0", run(3, of_class(graph(1))));
 }
@@ -599,7 +549,7 @@ TEST_F(PolicyPlansTest, AFullCacheReadsTheKeyAndOneOther) {
       EXPECT_EQ(to_read(key), (Keys{oldest + 1, key}));
       read(key);
       EXPECT_EQ(to_read(key), Keys{oldest + 1});
-      EXPECT_PLAN((share == Share::kNever ? "3: borrow " : "2: borrow ") + std::to_string(oldest), run(key, unread()));
+      EXPECT_PLAN("3: borrow " + std::to_string(oldest), run(key, unread()));
     }
     EXPECT_EQ(policy().families(), 1u);
   }
@@ -680,7 +630,7 @@ TEST_F(PolicyPlansTest, UnreadKeysAreNotRelated) {
     policy().described(0, graph(1));
     EXPECT_PLAN("3: own, evict 1", plan(0, unread())) << "the other one is still unread";
     policy().described(1, graph(1));
-    EXPECT_PLAN(share == Share::kNever ? "3: borrow 1" : "2: borrow 1", plan(0, unread()));
+    EXPECT_PLAN(share == Share::kAlways ? "2: borrow 1" : "3: borrow 1", plan(0, unread()));
     EXPECT_EQ(policy().family(0), 1u);
     EXPECT_EQ(policy().family(1), 1u);
   }
@@ -741,7 +691,6 @@ TEST_F(PolicyPlansTest, AClassWhoseTableIsRefusedHasPlainOnes) {
   EXPECT_PLAN("1: own", run(3, on(2, of_class(graph(1)))));
   EXPECT_PLAN("2: table, evict 3", run(4, on(2, of_class(graph(1))))) << "another class";
 
-  price(kDear);
   fill({.max_executables = 5});
   refuse_device_updates(1);
   EXPECT_PLAN("3: borrow 0", run(3, of_class(graph(1))));

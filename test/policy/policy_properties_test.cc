@@ -196,6 +196,7 @@ class World {
     if (limits_.share == Share::kNever || keys_[key].is_pinned || !is_related(key)) return kNoKey;
     if (limits_.share == Share::kWhenFull && has_room(key)) return kNoKey;
     if (const KeyId table = table_of_class(key); table != kNoKey && may_leave(table)) return table;
+    if (limits_.share == Share::kWhenFull) return kNoKey;
     return first(by_use([&](KeyId other) { return is_plain(other) && is_idle(other) && are_siblings(other, key); }));
   }
 
@@ -395,8 +396,6 @@ class World {
       if (has_table(found)) {
         offer.has_set = has_set(found, key);
         offer.set_bytes = facts(key).set_bytes;
-      } else {
-        offer.update = costs::switch_set(facts(key).nodes) + random_.below(3) - 1;
       }
       if (random_.one_in(10)) offer = {};  // It could not be locked.
     }
@@ -421,8 +420,7 @@ class World {
     const bool forces_table = limits_.mechanisms.tables == Tables::kAlways;
     const bool can_lend = offer.lender != kNoKey && !keys_[offer.lender].is_pinned;
     const bool lends_table = can_lend && has_table(offer.lender);
-    const bool is_cheap = lends_table || offer.update <= costs::switch_set(facts(key).nodes);
-    const bool borrows = can_lend && (limits_.share == Share::kAlways || (!room && is_cheap));
+    const bool borrows = can_lend && (limits_.share == Share::kAlways || (!room && lends_table));
     // What the table must grow by, and who leaves for that.
     const std::size_t growth = lends_table && !offer.has_set ? offer.set_bytes : 0;
     const std::vector<KeyId> for_set = leaving_for(0, growth, offer.lender);
@@ -476,7 +474,7 @@ class World {
         const bool has_two =
             is_brought_over && are_of_one_class(loser, key) &&
             count([&](KeyId one) { return is_plain(one) && !keys_[one].is_pinned && are_of_one_class(one, key); }) > 1;
-        const bool makes_table = is_brought_over ? has_two && loser == offer.lender && !is_cheap : forces_table;
+        const bool makes_table = is_brought_over ? has_two && limits_.share != Share::kNever : forces_table;
         EXPECT_EQ(plan.action, makes_table && may_have_table(key, for_own) ? Action::kTable
                                : is_brought_over                           ? Action::kBorrow
                                                                            : Action::kOwn);

@@ -260,32 +260,5 @@ TEST_F(PolicyTest, ErasedKeyIsNotRead) {
   EXPECT_EQ(nodes_read(), 8u);
 }
 
-// ---- Refused updates ------------------------------------------------------------------------------------------------
-
-// The first patch or a later one fails, and so does the update that should repair it.
-TEST_F(PolicyTest, ExecutableThatWasPatchedHalfwayIsRestored) {
-  for (const int nth : {1, 2}) {
-    std::vector<Node> nodes(12);
-    nodes[3].value_slot = 0;
-    const Spec a = spec("a", nodes);
-    nodes[5].value = nodes[7].value = 1;
-    const Spec b = spec("b", nodes);
-    Bench<> bench;
-    EXPECT_RUN(kInstantiated, bench.go(a, {5, 0}));
-    EXPECT_RUN(kPatched, bench.go(a, {6, 0}));
-    hostrt::reset_calls();
-    hostrt::fail_call("cudaGraphExecKernelNodeSetParams", nth, cudaErrorInvalidValue);
-    hostrt::fail_call("cudaGraphExecUpdate", 1, cudaErrorGraphExecUpdateFailure);
-    EXPECT_RUN(kInstantiated, bench.go(b, {5, 0}));
-    EXPECT_EQ(hostrt::calls("cudaGraphExecUpdate"), 2u);
-    EXPECT_EQ(bench.cache.stats().refused(UpdateRefusal::kNotSupported), 1u);
-    EXPECT_NE(entry_of(bench, a).family, entry_of(bench, b).family);
-    EXPECT_RUN(kReplayed, bench.go(a, {6, 0}));
-    EXPECT_RUN(kReplayed, bench.go(b, {5, 0}));
-    EXPECT_RUN(kPatched, bench.go(a, {8, 0}));
-    EXPECT_RUN(kReplayed, bench.go(b, {5, 0}));
-  }
-}
-
 }  // namespace
 }  // namespace graphcache::test

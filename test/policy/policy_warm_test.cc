@@ -119,11 +119,11 @@ TEST_F(PolicyTest, WarmOfACacheThatCapturesNothingDoesNothing) {
   EXPECT_FAILURE(kInvalidArgument, wrong.warm(lone(1)));
 }
 
-// A class of keys whose switch is dearer by an update than by a table.
-std::vector<Spec> dear_family(int members) { return family(Profile::kGrids, members, 40); }
+// Keys of one class.
+std::vector<Spec> class_of(int members) { return family(Profile::kGrids, members, 40); }
 
 TEST_F(PolicyTest, WarmWhereThereIsNoRoomPutsTheSetIntoTheTable) {
-  const std::vector<Spec> keys = dear_family(6);
+  const std::vector<Spec> keys = class_of(6);
   Bench<> bench({.max_executables = 2});
   for (int i = 0; i < 4; ++i) EXPECT_SUCCESS(bench.go(keys[static_cast<std::size_t>(i)]));
   EXPECT_SUCCESS(bench.go(keys[0]));
@@ -151,7 +151,7 @@ TEST_F(PolicyTest, WarmWhereThereIsNoRoomPutsTheSetIntoTheTable) {
 }
 
 TEST_F(PolicyTest, ASetThatCannotBeWarmedLeavesTheTableUnlessItsCopyCannotBeAwaited) {
-  const std::vector<Spec> keys = dear_family(6);
+  const std::vector<Spec> keys = class_of(6);
   for (const char* call : {"cudaMemcpyAsync", "cudaEventRecord"}) {
     Bench<> bench({.max_executables = 2});
     for (int i = 0; i < 4; ++i) EXPECT_SUCCESS(bench.go(keys[static_cast<std::size_t>(i)]));
@@ -173,7 +173,7 @@ TEST_F(PolicyTest, ASetThatCannotBeWarmedLeavesTheTableUnlessItsCopyCannotBeAwai
 }
 
 TEST_F(PolicyTest, WarmedSetsTakeNoMoreThanTheExecutablesMay) {
-  const std::vector<Spec> keys = dear_family(400);
+  const std::vector<Spec> keys = class_of(400);
   Bench<> bench({.max_executables = 2});
   for (int i = 0; i < 4; ++i) EXPECT_SUCCESS(bench.go(keys[static_cast<std::size_t>(i)]));
   for (const Spec& which : keys) EXPECT_SUCCESS(bench.warm(which));
@@ -181,7 +181,7 @@ TEST_F(PolicyTest, WarmedSetsTakeNoMoreThanTheExecutablesMay) {
 }
 
 TEST_F(PolicyTest, WarmKeepsTheBytesOfTheDevice) {
-  const std::vector<Spec> keys = dear_family(40);
+  const std::vector<Spec> keys = class_of(40);
   const std::size_t bytes = 2 * estimated_device_bytes(40) + 20'000;
   Bench<> bench({.max_executables = 2, .max_device_bytes = bytes});
   for (const Spec& which : keys) EXPECT_SUCCESS(bench.go(which));

@@ -1,5 +1,5 @@
 // Shared by the suites of the policy: graphs whose results show the order of their work, a cache with their memory, and
-// families of keys with known costs for each switch.
+// families of keys.
 #pragma once
 
 #include <device_launch_parameters.h>
@@ -19,7 +19,6 @@
 #include "graph/template.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
-#include "policy/costs.h"
 #include "support.h"
 
 namespace graphcache::test {

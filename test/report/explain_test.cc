@@ -68,7 +68,7 @@ TEST_F(ExplainTest, TheRuleThatGaveAnExecutable) {
   EXPECT_TRUE(run_add(cache, key("a")).ok());
   EXPECT_TRUE(says(explain(cache, key("a")), "of its own because there was room (rule 1)"));
   EXPECT_RUN(kUpdated, run_add(cache, key("b")));
-  EXPECT_TRUE(says(explain(cache, key("b")), "shared with its siblings (rule 2)"));
+  EXPECT_TRUE(says(explain(cache, key("b")), "in the place of the one used longest ago (rule 3)"));
   EXPECT_TRUE(says(explain(cache, key("b")), "the other keys of family 1"));
   EXPECT_TRUE(says(explain(cache, key("a")), "It has a template and no executable"));
   EXPECT_TRUE(says(explain(cache, key("a")), "a sibling uses it now"));

@@ -176,23 +176,6 @@ TEST_F(CountersTest, AMissAndAHitThatTakeASiblingsExecutableOver) {
   expect_sum(3);
 }
 
-TEST_F(CountersTest, AHitThatTakesOverByPatches) {
-  Cache cache(renting(1));
-  const auto run = [&](float last) {
-    return cache.run(key("k", static_cast<int>(last)), stream, [&](Recorder& rec) {
-      for (int i = 0; i < 20; ++i) {
-        rec.launch(add, {kGrid, kBlock}, data.get(), kSize, i == 19 ? last : 1.0f);
-      }
-    });
-  };
-  EXPECT_RUN(kInstantiated, run(2));
-  EXPECT_RUN(kUpdated, run(3));
-  skip(cache);
-  EXPECT_RUN(kSwitched, run(2));
-  expect_moved(cache, {{"switched", 1}, {"patched_nodes", 1}}, {"update"});
-  expect_sum(3 * 19 + 2 + 3 + 2);
-}
-
 TEST_F(CountersTest, AHitThatTakesOverByAParameterSet) {
   Cache cache(forced(Sharing::kTable));
   const auto run = [&](int number) {

@@ -246,30 +246,6 @@ TEST_F(StoreTest, WhatIsInUseDoesNotLend) {
   unlock(entry);
 }
 
-TEST_F(StoreTest, ALenderThatIsTooDearStaysAsItIsUnlessItWouldBeEvicted) {
-  for (const bool was_hit : {true, false}) {
-    SCOPED_TRACE(was_hit);
-    make({.max_executables = 2});
-    price(std::numeric_limits<Cost>::max());
-    run(1, sibling());
-    run(2);
-    if (was_hit) hit(1);
-    Entry* entry = record_sibling(3);
-    Entry* lender = find_lender(entry, 1);
-    const Store::Decision made = decide(entry, lender);
-    EXPECT_EQ(text_of(made), was_hit ? "3: own 1, evict 2" : "3: borrow 1");
-    EXPECT_FALSE(is_free(1)) << "the caller still has its lock";
-    EXPECT_EQ(state(1), was_hit ? "live" : "recorded");
-    EXPECT_EQ(info(1).executable_lost, was_hit ? Loss::kNone : Loss::kLent);
-    EXPECT_EQ(info(3).rule, Rule::kEviction);
-    EXPECT_EQ(now(), (Numbers{2, 3, 1, 2000}));
-    EXPECT_EQ(stats().evictions, was_hit ? 1u : 0u);
-    for (Entry* victim : made.victims) unlock(victim);
-    unlock(lender);
-    unlock(entry);
-  }
-}
-
 // A key of another stream has the same signature, so its executable can be brought over.
 TEST_F(StoreTest, TheLenderMayBeOneThatWasNotOffered) {
   make({.max_executables = 1});

@@ -129,7 +129,7 @@ TEST_F(StoreTest, ALostTemplateLeavesTheFamily) {
   EXPECT_EQ(stats().forgotten, 2u);
   unlock(cold);
   EXPECT_EQ(run(1, sibling()), "1: own");
-  EXPECT_EQ(run(2, sibling()), "2: borrow");
+  EXPECT_EQ(run(2, sibling()), "3: borrow");
   EXPECT_EQ(stats().captures, 4u);
 }
 

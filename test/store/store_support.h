@@ -101,7 +101,6 @@ class StoreTest : public testing::Test {
   Store& store() { return *store_; }
   std::uint64_t epoch() const { return epoch_; }
   // What an update costs. The default is cheaper than anything else.
-  void price(Cost update) { price_ = update; }
 
   // After every test nothing is locked or waits for its end, and the counts are those of the entries.
   void TearDown() override {
@@ -155,13 +154,13 @@ class StoreTest : public testing::Test {
   }
 
   // A store with room for one executable, which key 1 has.
-  void fill_the_only_room() {
-    make({.max_executables = 1});
+  void fill_the_only_room(Share share = Share::kWhenFull) {
+    make({.share = share, .max_executables = 1});
     run(1, sibling());
   }
-  // The same, and the entry of its sibling, key 2, which is recorded and locked.
+  // The same, with keys that always share, and the entry of its sibling, key 2, which is recorded and locked.
   Entry* record_without_room() {
-    fill_the_only_room();
+    fill_the_only_room(Share::kAlways);
     return record_sibling(2);
   }
 
@@ -209,9 +208,7 @@ class StoreTest : public testing::Test {
   }
   Offer offer_of(const Entry* lender) const {
     if (lender == nullptr) return {};
-    return {.lender = lender->id,
-            .update = price_,
-            .set_bytes = static_cast<const StoredGraph&>(*lender->graphs).facts.set_bytes};
+    return {.lender = lender->id, .set_bytes = static_cast<const StoredGraph&>(*lender->graphs).facts.set_bytes};
   }
   Store::Decision decide(Entry* locked, Entry* lender = nullptr, bool may_evict = true) {
     Store::Decision made;
@@ -311,7 +308,6 @@ class StoreTest : public testing::Test {
  private:
   std::atomic<std::uint64_t> epoch_{0}, uses_{0};
   std::unique_ptr<Store> store_;
-  Cost price_ = 0;
 };
 
 }  // namespace graphcache

@@ -64,10 +64,7 @@ class Cache : public SimPolicy {
 
   Offer offer(KeyId key, KeyId lender) const {
     if (lender == kNoKey) return {};
-    const Graph& from = ledger_.graph(lender);
-    const Graph& to = ledger_.graph(key);
-    const Difference difference = from.table_class == to.table_class ? to.difference : Difference::kKernels;
-    return {lender, price::update(to, difference), ledger_.has_set(executables_[lender], key), price::set_bytes(to)};
+    return {lender, ledger_.has_set(executables_[lender], key), price::set_bytes(ledger_.graph(key))};
   }
 
   void carry_out(KeyId key, const Plan& plan) {

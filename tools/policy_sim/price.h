@@ -1,6 +1,5 @@
-// The price of each action, in nanoseconds of host and device time, measured on an H200. 2026-11-25.md has the source
-// of each number. lib/policy/costs.h has the costs by which the cache decides; this file has those by which it is
-// judged.
+// The price of each action, in nanoseconds of host and device time, measured on an H200. 2026-11-28.md has the source
+// of each number. The cache decides without prices.
 #pragma once
 
 #include <algorithm>
@@ -45,7 +44,7 @@ inline constexpr Ns kUpload = 900;
 inline constexpr Ns kDestroy = 900;
 inline constexpr Ns kUpdateReads = 25;
 inline constexpr Ns kUpdate[] = {80, 900, 1000};  // indexed by Difference, for a node that differs
-inline constexpr Ns kPatch[] = {146, 990, 1100};
+inline constexpr Ns kPatch = 146;                 // of the arguments of a node
 inline constexpr Ns kTakeOver = 800;
 
 // Device-updated executables: test/bench/results/2026-11-24-updater-node.md, and 2026-11-24-runs.md, "What being right
@@ -103,16 +102,16 @@ inline Ns destroy(const Graph& graph, Kind kind, std::size_t streams) {
   return graph.nodes * kDestroy + waits;
 }
 
-// The cheaper of the two ways from a sibling's graph to this one.
+// An update from a sibling's graph to this one.
 inline Ns update(const Graph& graph, Difference difference) {
   const auto i = static_cast<std::size_t>(difference);
-  return kTakeOver + std::min(graph.nodes * kUpdateReads + graph.differing * kUpdate[i], graph.differing * kPatch[i]);
+  return kTakeOver + graph.nodes * kUpdateReads + graph.differing * kUpdate[i];
 }
 
 // The price of new slot values in an executable.
 inline Price values(const Graph& graph, Kind kind) {
   if (graph.slot_nodes == 0) return {};
-  if (kind == Kind::kPlain) return {.host = graph.slot_nodes * kPatch[0]};
+  if (kind == Kind::kPlain) return {.host = graph.slot_nodes * kPatch};
   return {.host = kPatchUpdater, .device = kUpdaterWrites - kUpdaterIdle + graph.slot_nodes * kCell};
 }
 
