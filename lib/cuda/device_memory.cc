@@ -1,72 +1,67 @@
 #include "cuda/device_memory.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace graphcache {
 
-DeviceMemory::~DeviceMemory() {
-  trim();
-  for (void* const page : pages_) destroy_quietly(page, &cudaFreeHost);
-  abandon();  // The rest, which could not be waited for.
-}
+DeviceMemory::~DeviceMemory() { trim(); }
 
-CallResult DeviceMemory::take(std::size_t bytes, Block* out) {
-  auto block = std::make_unique<Waiting>();
-  block->bytes = std::max(bytes, kLeast);
-  RelaxedCaptureMode relaxed;
-  const CallResult allocated{"cudaMalloc", cudaMalloc(&block->at, bytes)};
-  if (allocated.error == cudaSuccess) own(std::move(block), out);
-  return allocated;
-}
-
-CallResult DeviceMemory::take_error_word(Block* out) {
-  auto block = std::make_unique<Waiting>();
-  block->is_word = true;
-  const auto take = [&] {
-    MutexLock lock(mutex_);
-    if (words_.empty()) return false;
-    block->at = words_.back();
-    words_.pop_back();
-    return true;
-  };
-  while (!take()) {
-    RelaxedCaptureMode relaxed;
-    void* page = nullptr;
-    if (const cudaError_t error = cudaMallocHost(&page, kWords * sizeof(int)); error != cudaSuccess) {
-      return {"cudaMallocHost", error};
+CallResult DeviceMemory::take(std::size_t bytes, bool of_host, Block* out) {
+  Pieces piece = find_free(bytes, of_host);
+  if (piece == nullptr) {
+    piece = std::make_unique<Piece>();
+    piece->bytes = bytes;
+    piece->of_host = of_host;
+    {
+      MutexLock lock(mutex_);
+      piece->context = lost_contexts_;
     }
-    Owned<void*, cudaFreeHost> owned(page);
-    MutexLock lock(mutex_);
-    pages_.reserve(pages_.size() + 1);
-    words_.reserve((pages_.size() + 1) * kWords);
-    pages_.push_back(owned.release());
-    for (std::size_t i = 0; i < kWords; ++i) words_.push_back(static_cast<int*>(page) + i);
+    RelaxedCaptureMode relaxed;
+    const cudaError_t error = of_host ? cudaMallocHost(&piece->at, bytes) : cudaMalloc(&piece->at, bytes);
+    if (error != cudaSuccess) return {of_host ? "cudaMallocHost" : "cudaMalloc", error};
   }
-  *static_cast<int*>(block->at) = cudaSuccess;
-  own(std::move(block), out);
+  Piece* const given = piece.release();
+  // If this throws, the memory comes back.
+  *out = Block(given->at, [self = shared_from_this(), given](void*) { self->give(Pieces(given)); });
   return {};
 }
 
-void DeviceMemory::own(std::unique_ptr<Waiting> block, Block* out) {
-  {
-    MutexLock lock(mutex_);
-    block->context = lost_contexts_;
-  }
-  Waiting* const given = block.release();
-  *out =
-      // If this throws, the memory is freed.
-      Block(given->at, [self = shared_from_this(), given](void*) { self->give(given); });
+CallResult DeviceMemory::take_error_word(Block* out) {
+  const CallResult done = take(sizeof(int), /*of_host=*/true, out);
+  if (done.error == cudaSuccess) *static_cast<int*>(out->get()) = cudaSuccess;
+  return done;
 }
 
-void DeviceMemory::give(Waiting* block) noexcept {
+DeviceMemory::Pieces DeviceMemory::find_free(std::size_t bytes, bool of_host) {
   MutexLock lock(mutex_);
-  if (block->context != lost_contexts_) {
-    delete block;
-    return;
+  Pieces* at = &free_;
+  while (*at != nullptr && ((*at)->bytes != bytes || (*at)->of_host != of_host)) at = &(*at)->next;
+  Pieces found = std::move(*at);
+  if (found != nullptr) *at = std::move(found->next);
+  return found;
+}
+
+void DeviceMemory::give(Pieces piece) noexcept {
+  MutexLock lock(mutex_);
+  if (piece->context != lost_contexts_) return;
+  piece->next = std::move(free_);
+  free_ = std::move(piece);
+}
+
+// A copy from pageable memory has read it when the call returns, and waits for no work in flight.
+CallResult DeviceMemory::copy(void* to, const void* from, std::size_t bytes) {
+  cudaStream_t stream = nullptr;
+  if (const CallResult made = stream_.get(&stream); made.error != cudaSuccess) return made;
+  return {"cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream)};
+}
+
+CallResult DeviceMemory::mark(Event* end) {
+  cudaStream_t stream = nullptr;
+  if (const CallResult made = stream_.get(&stream); made.error != cudaSuccess) return made;
+  if (end->get() == nullptr) {
+    if (const cudaError_t error = make_event(end); error != cudaSuccess) return {"cudaEventCreateWithFlags", error};
   }
-  block->next = std::exchange(waiting_, block);
-  waiting_bytes_ += block->bytes;
+  return {"cudaEventRecord", cudaEventRecord(end->get(), stream)};
 }
 
 CallResult DeviceMemory::wait() const {
@@ -79,49 +74,26 @@ CallResult DeviceMemory::wait() const {
   return {"cudaFree", cudaFree(memory)};
 }
 
-void DeviceMemory::trim() {
-  Waiting* all = nullptr;
-  {
-    MutexLock lock(mutex_);
-    all = std::exchange(waiting_, nullptr);
-    waiting_bytes_ = 0;
-  }
-  bool is_over = false, has_words = false;
-  for (Waiting* one = all; one != nullptr; one = one->next) {
-    has_words |= one->is_word;
-    if (one->is_word) continue;
-    LastErrorGuard last_error;
-    RelaxedCaptureMode relaxed;
-    is_over |= cudaFree(one->at) == cudaSuccess;
-  }
-  is_over = is_over || !has_words || wait().error == cudaSuccess;
+DeviceMemory::Pieces DeviceMemory::take_all() {
   MutexLock lock(mutex_);
-  while (all != nullptr) {
-    std::unique_ptr<Waiting> one(std::exchange(all, all->next));
-    if (!one->is_word) continue;
-    if (!is_over) {
-      one->next = waiting_;
-      waiting_ = one.release();
-      continue;
-    }
-    auto* const word = static_cast<int*>(one->at);
-    if (*word != cudaSuccess) late_error_ = *word;
-    words_.push_back(word);
-  }
+  return std::move(free_);
 }
 
-bool DeviceMemory::has_freed(bool much) {
-  MutexLock lock(mutex_);
-  return much ? waiting_bytes_ > kMaxWaiting : waiting_ != nullptr;
+// Ends the list one by one, because the destructor of a long list would call itself as often.
+void DeviceMemory::trim() {
+  for (Pieces piece = take_all(); piece != nullptr; piece = std::move(piece->next)) {
+    destroy_quietly(piece->at, piece->of_host ? &cudaFreeHost : &cudaFree);
+  }
 }
 
 void DeviceMemory::abandon() {
-  MutexLock lock(mutex_);
-  ++lost_contexts_;
-  late_error_ = cudaSuccess;
-  pages_.clear();
-  words_.clear();
-  while (waiting_ != nullptr) delete std::exchange(waiting_, waiting_->next);
+  {
+    MutexLock lock(mutex_);
+    ++lost_contexts_;
+    late_error_ = cudaSuccess;
+  }
+  stream_.abandon();
+  for (Pieces piece = take_all(); piece != nullptr; piece = std::move(piece->next)) continue;
 }
 
 }  // namespace graphcache

@@ -34,14 +34,12 @@ struct Device {
   void abandon() {
     graveyard.abandon();
     scratch.abandon();
-    upload_stream.abandon();
     capture_streams.abandon();
     updater.abandon();
     setter.abandon();
     memory->abandon();
   }
 
-  OwnStream upload_stream;                     // For warm(). The caller's stream may be busy for a long time.
   OwnStreams capture_streams;                  // For runs on the legacy stream, which cannot be captured.
   Scratch scratch;                             // Memory for copies and sets of 0 bytes.
   const std::shared_ptr<DeviceMemory> memory;  // Device memory of updater nodes.

@@ -275,6 +275,7 @@ cudaError_t Executable::launch(const LaunchStream& stream) {
 CallResult Executable::put_in_place(cudaStream_t stream) {
   RelaxedCaptureMode relaxed;
   if (const CallResult uploaded = upload(stream); uploaded.error != cudaSuccess) return uploaded;
+  stream_ = LaunchStream(stream);  // If the host cannot wait, the graveyard does.
   const cudaError_t error = cudaStreamSynchronize(stream);
   if (error != cudaSuccess) return {"cudaStreamSynchronize", error};
   in_place_ = true;

@@ -180,13 +180,10 @@ std::size_t ParameterTable::growth_for(const Set& set) const {
 
 std::size_t ParameterTable::block_for(const Set& set) const {
   const std::size_t needed = aligned(set.bytes.size());
-  return needed <= left_ ? 0 : std::max(kBlock, needed);
+  return needed <= left_ ? 0 : DeviceMemory::taken(std::max(kBlock, needed));
 }
 
-// A copy from pageable memory has read it when the call returns, and waits for no work in flight; nor does cudaMalloc.
-// Launches on this stream follow the copy. Launches on other streams follow one of those, because launches of one
-// executable follow each other (fact 15).
-CallResult ParameterTable::add(const Content& of, const Set& set, cudaStream_t stream) {
+CallResult ParameterTable::add(const Content& of, const Set& set) {
   const std::size_t growth = block_for(set);
   if (growth != 0) {
     blocks_.reserve(blocks_.size() + 1);
@@ -197,8 +194,7 @@ CallResult ParameterTable::add(const Content& of, const Set& set, cudaStream_t s
     left_ = growth;
   }
   Place& place = places_[of.id];
-  const CallResult done{"cudaMemcpyAsync",
-                        cudaMemcpyAsync(free_, set.bytes.data(), set.bytes.size(), cudaMemcpyHostToDevice, stream)};
+  const CallResult done = memory_->copy(free_, set.bytes.data(), set.bytes.size());
   if (done.error != cudaSuccess) {
     places_.erase(of.id);
     return done;

@@ -72,8 +72,8 @@ class ParameterTable {
 
   // How much the table's device memory grows if it gets this set.
   std::size_t growth_for(const Set& set) const;
-  // Adds the content's set, by a copy on a stream that its launches must follow.
-  CallResult add(const Content& of, const Set& set, cudaStream_t stream);
+  // Adds the content's set, by a copy that its launches must follow.
+  CallResult add(const Content& of, const Set& set);
 
   struct Place {
     updater::ParameterSet set = nullptr;

@@ -12,13 +12,13 @@ namespace graphcache {
 
 CallResult UpdatedExecutable::instantiate(Template& from, std::shared_ptr<const Content> content, bool with_table,
                                           unsigned long long flags, Scratch& scratch, Updater& updater,
-                                          cudaStream_t stream, std::unique_ptr<Executable>* out) {
+                                          std::unique_ptr<Executable>* out) {
   std::unique_ptr<UpdatedExecutable> executable(new UpdatedExecutable(scratch));
   executable->hold(std::move(content));
   Template& base = executable->base_;
   CallResult done = from.clone(&base);
   if (done.error == cudaSuccess) {
-    done = UpdaterNode::add(updater, base, executable->content_, with_table, stream, &executable->updater_node_);
+    done = UpdaterNode::add(updater, base, executable->content_, with_table, &executable->updater_node_);
   }
   if (done.error == cudaSuccess) {
     // Without this flag a grid that the device has written is lost when the next launch is on a stream of another
@@ -26,8 +26,7 @@ CallResult UpdatedExecutable::instantiate(Template& from, std::shared_ptr<const 
     done = {"cudaGraphInstantiate",
             graphcache::instantiate(base.graph, flags | cudaGraphInstantiateFlagUseNodePriority, &executable->exec_)};
   }
-  if (done.error == cudaSuccess) done = executable->mark_ready(stream);
-  executable->stream_ = LaunchStream(stream);  // The copies on this stream must be waited for like a launch.
+  if (done.error == cudaSuccess) done = executable->mark_ready();
   if (done.error == cudaSuccess) {
     *out = std::move(executable);
   } else if (is_fatal(done.error)) {
@@ -73,15 +72,6 @@ BroughtOver UpdatedExecutable::switch_set(std::shared_ptr<const Content> to, con
   }
   brought.result = patch(call, &brought.patched_nodes);
   return brought;
-}
-
-CallResult UpdatedExecutable::mark_ready(cudaStream_t stream) {
-  if (ready_.get() == nullptr) {
-    if (const cudaError_t error = make_event(&ready_); error != cudaSuccess) return {"cudaEventCreateWithFlags", error};
-  } else if (const CallResult waited = get_ready(stream); waited.error != cudaSuccess) {
-    return waited;
-  }
-  return {"cudaEventRecord", cudaEventRecord(ready_.get(), stream)};
 }
 
 CallResult UpdatedExecutable::get_ready(cudaStream_t stream) {

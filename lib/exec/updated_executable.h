@@ -15,9 +15,9 @@ namespace graphcache {
 // (updater_node.h).
 class UpdatedExecutable final : public Executable {
  public:
-  // Instantiates a clone of `from`, which is unchanged. Copies are enqueued on the stream.
+  // Instantiates a clone of `from`, which is unchanged.
   static CallResult instantiate(Template& from, std::shared_ptr<const Content> content, bool with_table,
-                                unsigned long long flags, Scratch& scratch, Updater& updater, cudaStream_t stream,
+                                unsigned long long flags, Scratch& scratch, Updater& updater,
                                 std::unique_ptr<Executable>* out);
   ~UpdatedExecutable() override { exec_ = {}; }  // Before what its launches use.
 
@@ -33,10 +33,9 @@ class UpdatedExecutable final : public Executable {
   // After a failure it must not be launched again.
   BroughtOver switch_set(std::shared_ptr<const Content> to, const detail::Call& call);
 
-  // The data that the updater node reads is copied on the stream of the run that creates it. If that run does not
-  // launch, the next launch may be on another stream. mark_ready() marks the end of the copies, and get_ready() orders
-  // the next launch behind the mark. Later launches follow that one and need nothing more (fact 15).
-  CallResult mark_ready(cudaStream_t stream);
+  // mark_ready() marks the end of the copies that the updater node needs, and get_ready() orders the next launch behind
+  // the mark. Later launches follow that one and need nothing more (fact 15).
+  CallResult mark_ready() { return updater_node_->mark_copies(&ready_); }
   CallResult get_ready(cudaStream_t stream) override;
 
   cudaError_t take_device_error() override { return updater_node_->take_error(); }

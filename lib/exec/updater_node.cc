@@ -123,11 +123,12 @@ std::size_t UpdaterNode::estimated_device_bytes(const Content& content) {
       std::accumulate(content.nodes.begin(), content.nodes.end(), content.slots.bindings.size(),
                       [&](std::size_t sum, const NodeContent& node) { return sum + pieces_of(node); });
   constexpr std::size_t kPieceBytes = sizeof(updater::Piece) + sizeof(unsigned) + updater::kPiece + 1;
-  return ParameterTable::kBlock + pieces * kPieceBytes + 2 * content.slots.bindings.size() * sizeof(updater::Update) +
-         sizeof(updater::Written) + 4 * updater::kSetAlignment;
+  const std::size_t plan = pieces * kPieceBytes + 2 * content.slots.bindings.size() * sizeof(updater::Update) +
+                           sizeof(updater::Written) + 4 * updater::kSetAlignment;
+  return ParameterTable::kBlock + DeviceMemory::taken(plan);
 }
 
-// Launches in flight may still fail. Such an error is reported when they are complete (device_memory.h).
+// Its launches are over.
 UpdaterNode::~UpdaterNode() {
   if (error_ == nullptr) return;
   if (const cudaError_t error = take_error(); error != cudaSuccess) memory_->tell_late(error);
@@ -187,7 +188,7 @@ struct UpdaterNode::WrittenNodes {
 };
 
 CallResult UpdaterNode::add(Updater& updater, const Template& graph, std::shared_ptr<const Content> content,
-                            bool with_table, cudaStream_t stream, std::unique_ptr<UpdaterNode>* out) {
+                            bool with_table, std::unique_ptr<UpdaterNode>* out) {
   Updater::Kernels kernels = {};
   if (const CallResult loaded = updater.load(&kernels); loaded.error != cudaSuccess) return loaded;
   if (driver().set_kernel_attribute == nullptr) return {kSetAttribute, cudaErrorNotSupported, false};
@@ -207,7 +208,7 @@ CallResult UpdaterNode::add(Updater& updater, const Template& graph, std::shared
     made->table_ =
         std::make_unique<ParameterTable>(content, std::move(written.nodes), pieces.all, pieces.updates, made->memory_);
   }
-  done = made->upload(pieces.all, pieces.updates, stream);
+  done = made->upload(pieces.all, pieces.updates);
   bool changed = false;
   if (done.error == cudaSuccess) done = made->write(content->values.data(), &changed);
   if (done.error == cudaSuccess) done = made->add_to(graph, place.behind, place.before, written.highest);
@@ -301,10 +302,8 @@ void UpdaterNode::take_kernel(const Updater::Kernels& kernels) {
   }
 }
 
-// Uploads what the kernel reads. A copy from pageable memory has read it when the call returns, and waits for no work
-// in flight.
-CallResult UpdaterNode::upload(const std::vector<updater::Piece>& pieces, const std::vector<updater::Update>& updates,
-                               cudaStream_t stream) {
+// Uploads what the kernel reads.
+CallResult UpdaterNode::upload(const std::vector<updater::Piece>& pieces, const std::vector<updater::Update>& updates) {
   plan().piece_count = static_cast<unsigned>(pieces.size());
   std::vector<unsigned char> host(blocks() * sizeof(updater::Written));
   const auto append = [&](const void* bytes, std::size_t size) {
@@ -326,7 +325,7 @@ CallResult UpdaterNode::upload(const std::vector<updater::Piece>& pieces, const 
   plan().updates = reinterpret_cast<const updater::Update*>(device + updates_at);
   plan().base = base.empty() ? nullptr : device + base_at;
   plan().error = static_cast<int*>(error_.get());
-  return {"cudaMemcpyAsync", cudaMemcpyAsync(device, host.data(), host.size(), cudaMemcpyHostToDevice, stream)};
+  return memory_->copy(device, host.data(), host.size());
 }
 
 // Grids are checked here, because the device would report an error only later.

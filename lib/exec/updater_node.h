@@ -33,13 +33,16 @@ class UpdaterNode {
   static std::size_t estimated_device_bytes(const Content& content);
 
   // Makes the slot nodes of `graph` device-updatable (with a table, the other kernel nodes as well) and adds the
-  // updater node. `graph` has the content's nodes and belongs to this updater node alone. Copies are enqueued on the
-  // stream. After a failure the graph is unusable.
+  // updater node. `graph` has the content's nodes and belongs to this updater node alone. After
+  // a failure the graph is unusable.
   static CallResult add(Updater& updater, const Template& graph, std::shared_ptr<const Content> content,
-                        bool with_table, cudaStream_t stream, std::unique_ptr<UpdaterNode>* out);
+                        bool with_table, std::unique_ptr<UpdaterNode>* out);
 
   // Indices of the content's slot nodes that the host sets.
   const std::vector<std::uint32_t>& others() const { return others_; }
+
+  // What it and its table have copied to the device is there after this event.
+  CallResult mark_copies(Event* end) { return memory_->mark(end); }
 
   // Null without a table.
   ParameterTable* table() { return table_.get(); }
@@ -85,8 +88,7 @@ class UpdaterNode {
   void take_kernel(const Updater::Kernels& kernels);
   bool plan_slots(const Slots& slots, const SlotNode& node, std::vector<updater::Update>* updates);
   bool find_source(const Binding& binding, bool is_grid, std::uint32_t residue, std::uint32_t* at);
-  CallResult upload(const std::vector<updater::Piece>& pieces, const std::vector<updater::Update>& updates,
-                    cudaStream_t stream);
+  CallResult upload(const std::vector<updater::Piece>& pieces, const std::vector<updater::Update>& updates);
   CallResult write(const unsigned char* values, bool* changed);
   cudaKernelNodeParams node_params(void** arguments) const;
   CallResult set(cudaGraphExec_t executable, bool by_driver, int device);

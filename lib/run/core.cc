@@ -269,8 +269,7 @@ CallResult Core::collect_all() {
   return device->graveyard.collect_all(device->memory.get());
 }
 
-void Core::trim(bool if_much) {
-  if (!device->memory->has_freed(if_much)) return;
+void Core::trim() {
   static const Key& none = *new Key;  // Caches may be destroyed later than static objects.
   const Audience::Span span(*audience, {.kind = EventKind::kFree, .key = none});
   device->memory->trim();
@@ -283,7 +282,6 @@ std::size_t Core::erase(absl::Span<const Key> keys) {
   bury(store.wake());  // A run that was just ending may not have seen that its entry was erased.
   if (!has_begun() || !is_here()) return found;
   device->graveyard.collect_all(nullptr, /*is_patient=*/true);
-  if (!lost_ && active_recording == nullptr) trim();
   return found;
 }
 

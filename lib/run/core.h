@@ -70,8 +70,9 @@ class Core {
   void bury_template(Entry& entry, Loss why);
   // Cleans up after a run: surplus templates, and executables whose launches are over.
   void tidy_up(const LaunchStream& stream);
-  // Frees device memory that destroyed executables have returned.
-  void trim(bool if_much = false);
+
+  // Frees the device memory that destroyed executables have used. Waits for the device.
+  void trim();
 
   // Waits for the device and destroys all that waits for its destruction.
   CallResult collect_all();

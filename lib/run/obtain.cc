@@ -86,7 +86,7 @@ Run::Obtained Run::obtain() {
       case Plan::Action::kOwn:
       case Plan::Action::kTable:
         lender.release();
-        return buy(plan, /*may_evict=*/true, stream_);
+        return buy(plan, /*may_evict=*/true);
       case Plan::Action::kBorrow:
         if (std::optional<Obtained> obtained = take_over(lender, plan, set)) return *obtained;
     }
@@ -211,18 +211,17 @@ std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan, cons
 // Adds the entry's parameter set to a table.
 CallResult Run::add_set(UpdatedExecutable& with_table, const ParameterTable::Set& set) {
   RelaxedCaptureMode relaxed;
-  const CallResult added = with_table.table()->add(*own().content, set, stream_);
-  return added.error == cudaSuccess ? with_table.mark_ready(stream_) : added;
+  const CallResult added = with_table.table()->add(*own().content, set);
+  return added.error == cudaSuccess ? with_table.mark_ready() : added;
 }
 
 // Instantiates the executable that the policy has promised to the entry. If memory runs out, evicts one more
-// executable, returns the memory that the device keeps for graphs, and tries once more. Copies are enqueued on the
-// stream.
-Run::Obtained Run::buy(Plan& plan, bool may_evict, cudaStream_t stream) {
+// executable, returns the memory that the cache and the device keep for others, and tries once more.
+Run::Obtained Run::buy(Plan& plan, bool may_evict) {
   Operation instantiation(core_, EventKind::kInstantiate, *entry_, core_.store.totals.instantiate_time);
   LastErrorGuard last_error;
   absl::Cleanup threw = [this] { core_.give_up(*entry_, Loss::kFailed); };
-  CallResult result = instantiate(plan, stream);
+  CallResult result = instantiate(plan);
   if (result.error == cudaErrorMemoryAllocation || result.error == cudaErrorNotSupported) {
     if (result.error == cudaErrorMemoryAllocation && may_evict) {
       if (Entry* const victim = core_.store.evict_one(entry_.get())) evict(victim);
@@ -239,8 +238,9 @@ Run::Obtained Run::buy(Plan& plan, bool may_evict, cudaStream_t stream) {
       result = core_.collect_all();
     }
     if (result.error == cudaSuccess) {
+      core_.trim();
       cudaDeviceGraphMemTrim(core_.options.device);
-      result = instantiate(plan, stream);
+      result = instantiate(plan);
     }
   }
   std::move(threw).Cancel();
@@ -256,7 +256,7 @@ Run::Obtained Run::buy(Plan& plan, bool may_evict, cudaStream_t stream) {
 }
 
 // Instantiates a plain executable, and plans one, if the device cannot update this one.
-CallResult Run::instantiate(Plan& plan, cudaStream_t stream) {
+CallResult Run::instantiate(Plan& plan) {
   RelaxedCaptureMode relaxed;
   Recorded& of = own();
   Device& device = *core_.device;
@@ -265,7 +265,7 @@ CallResult Run::instantiate(Plan& plan, cudaStream_t stream) {
   if (of.grave.empty()) of.grave.emplace_back();  // Now, because this may throw.
   if (with_table || plan.writes_slots) {
     const CallResult result = UpdatedExecutable::instantiate(of.graph, of.content, with_table, flags, device.scratch,
-                                                             device.updater, stream, &of.executable);
+                                                             device.updater, &of.executable);
     if (result.error == cudaSuccess || is_fatal(result.error)) return result;
     plan.action = Plan::Action::kOwn;
     plan.writes_slots = false;
@@ -280,9 +280,9 @@ CallResult Run::instantiate_ahead(Plan& plan) {
   CallResult done;
   {
     RelaxedCaptureMode relaxed;
-    done = core_.device->upload_stream.get(&stream);
+    done = core_.device->memory->stream(&stream);
   }
-  if (done.error == cudaSuccess) done = buy(plan, /*may_evict=*/false, stream).result;
+  if (done.error == cudaSuccess) done = buy(plan, /*may_evict=*/false).result;
   if (done.error != cudaSuccess) return done;
   Operation upload(core_, EventKind::kUpload, *entry_, core_.store.totals.first_launch_time);
   done = executable()->put_in_place(stream);

@@ -143,8 +143,6 @@ absl::StatusOr<Outcome> Run::run_slowly() {
     --retry.left;
     return run_directly(retry.why);
   }
-  // Before any work of this run, because the rest of the program may need that work to go on.
-  core_.trim(/*if_much=*/true);
   if (entry_->graphs != nullptr && covers_values()) return bring_back(Outcome::kSwitched, Outcome::kRestored);
   return may_run_a_graph ? record() : run_directly(EagerReason::kBudget);
 }
@@ -348,7 +346,6 @@ absl::Status Run::prepare_warm() {
   if (executable() != nullptr && is_covered) return absl::OkStatus();
   if (absl::Status other = scope.enter_device(); !other.ok()) return failed(std::move(other));
   scope.tidy();
-  core_.trim(/*if_much=*/true);
   if (entry_->graphs == nullptr || !is_covered) {
     NoTemplate none;
     if (absl::Status status = capture_template(&none); !status.ok()) return no_template(std::move(status), none);

@@ -136,8 +136,8 @@ class Run {
   void evict(Entry* victim, bool unlocks = true);
   void mark(EventKind kind, const Entry& entry, Loss why);
   CallResult add_set(UpdatedExecutable& with_table, const ParameterTable::Set& set);
-  Obtained buy(Plan& plan, bool may_evict, cudaStream_t stream);
-  CallResult instantiate(Plan& plan, cudaStream_t stream);
+  Obtained buy(Plan& plan, bool may_evict);
+  CallResult instantiate(Plan& plan);
   absl::Status warm_set(Held& lender);
   CallResult instantiate_ahead(Plan& plan);
 
