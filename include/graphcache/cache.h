@@ -108,6 +108,8 @@ class Cache {
   Step<std::decay_t<Fn>> prepare(T&&, Fn&& fn) {
     return prepare(detail::NoCall<T, Fn>::key(), std::forward<Fn>(fn));
   }
+  template <class Fn>
+  void prepare(const Key&, StreamArg, Fn&&) = delete;  // Pass the stream to Step::run().
 
   // Makes a key ready without running it. Captures `fn`, and instantiates and uploads its graph if there is room, or
   // else writes its parameter set if keys like it have a table. Evicts nothing, and waits for the upload. REQUIRES: the

@@ -17,6 +17,7 @@
 
 namespace graphcache {
 
+// What a run does whose `fn` cannot be captured. One that enqueues nothing on its stream is done, and no failure.
 enum class OnCaptureFailure {
   kRunDirectly,  // The run calls `fn` again, uncaptured. The next capture is tried after 1, 2, 4, ... 1024 direct runs.
   kReturnError,  // The run returns the error, and what was captured does not run. The next run tries again.

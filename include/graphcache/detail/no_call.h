@@ -37,10 +37,10 @@ template <class... Args>
 using IfNoCall = std::enable_if_t<!kIsCall<Args...>, int>;
 
 // A class and no function, because compilers check a class at once: the message then comes before others.
-template <class T, class... Rest>
+template <class... Args>
 struct NoCall {
   static_assert(
-      kIsCall<T, Rest...>,
+      kIsCall<Args...>,
       "graphcache: the arguments are a graphcache::Key, such as graphcache::key(\"text\", 8), then a stream if "
       "there is one, then params() or values() if there are any, then fn");
   static absl::Status status() { return absl::OkStatus(); }
