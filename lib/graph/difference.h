@@ -7,7 +7,7 @@
 
 namespace graphcache {
 
-// In rising order of what a change takes. The device can make the first two.
+// In rising order of what a change takes. The device can change arguments and grids.
 enum class Change : std::uint8_t {
   kNone,
   kArguments,  // A kernel's argument bytes.

@@ -6,9 +6,9 @@
 namespace graphcache {
 
 struct Mechanisms {
-  // Whether keys that share an executable do so by parameter tables, where these can express the differences.
+  // Whether keys of one class share an executable with a table.
   enum class Tables : std::uint8_t {
-    kAuto,    // Where a table is cheaper than updates.
+    kAuto,    // As docs/policy.md says.
     kNever,   // By updates alone.
     kAlways,  // The first key of a class has a table as well.
   };

@@ -68,7 +68,6 @@ struct GraphFacts {
   std::uint64_t stream = 0;
   // A hash that is known before a graph is read. Keys of one signature have the same shape.
   std::uint64_t shape = 0;
-  std::size_t nodes = 0;
   std::size_t bytes = 0;  // Device memory of an executable. Never 0.
   // Device memory of a parameter table with its first set, beyond `bytes`.
   std::size_t table_bytes = 0;

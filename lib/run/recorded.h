@@ -62,7 +62,6 @@ inline GraphFacts facts_of(const Content& content) {
   // An updater node needs a clone, and CUDA cannot clone a graph with conditional nodes.
   const bool is_clonable = content.conditional_count == 0;
   return {.shape = content.shape,
-          .nodes = nodes,
           .bytes = estimated_device_bytes(nodes, content.conditional_count),
           .slot_kernels = is_clonable && content.is_settled() ? UpdaterNode::writable_nodes(content.slots) : 0};
 }

@@ -24,7 +24,7 @@ using Keys = std::vector<KeyId>;
 
 // Has no table, unless a test gives the graph a class.
 inline GraphFacts graph(std::uint64_t signature) {
-  return {.signature = signature, .stream = 1, .nodes = 100, .bytes = 1000, .table_bytes = 100, .set_bytes = 10};
+  return {.signature = signature, .stream = 1, .bytes = 1000, .table_bytes = 100, .set_bytes = 10};
 }
 
 // What is known of a graph before it is read.

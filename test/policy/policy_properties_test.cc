@@ -272,10 +272,10 @@ class World {
     facts.signature = identity % variety_.signatures + 1;
     facts.table_class = identity / variety_.signatures % variety_.classes;
     facts.stream = random_.below(variety_.streams);
-    facts.nodes = 8 + 100 * facts.signature;
-    facts.bytes = 114'000 + 2'600 * facts.nodes;
-    facts.table_bytes = 150 * facts.nodes;
-    facts.set_bytes = (identity % 3 == 0 ? 1'000 : 40) * facts.nodes;
+    const std::size_t nodes = 8 + 100 * facts.signature;
+    facts.bytes = 114'000 + 2'600 * nodes;
+    facts.table_bytes = 150 * nodes;
+    facts.set_bytes = (identity % 3 == 0 ? 1'000 : 40) * nodes;
     facts.slot_kernels = facts.signature == 2 ? 40 : 0;
     facts.shape = facts.signature / 2;
     if (identity % 10 == 9) facts.signature = facts.table_class = 0;

@@ -38,14 +38,14 @@ struct StoredGraph : EntryGraphs {
 inline StoredGraph alone(std::size_t bytes = 1000) {
   static std::atomic<std::uint64_t> last_shape{100};
   StoredGraph graph;
-  graph.facts = {.shape = ++last_shape, .nodes = 100, .bytes = bytes};
+  graph.facts = {.shape = ++last_shape, .bytes = bytes};
   return graph;
 }
 
 // All of them have the same signature. With a class they can share a table.
 inline StoredGraph sibling(std::uint64_t table_class = 0) {
   StoredGraph graph;
-  graph.facts = {.table_class = table_class, .shape = 1, .nodes = 100, .bytes = 1000};
+  graph.facts = {.table_class = table_class, .shape = 1, .bytes = 1000};
   if (table_class != 0) graph.facts.table_bytes = 100, graph.facts.set_bytes = 10;
   graph.signature = "of siblings";
   return graph;
@@ -172,7 +172,7 @@ class StoreTest : public testing::Test {
   void capture(Entry* locked, StoredGraph graph) {
     const GraphFacts facts = graph.facts;
     locked->graphs = std::make_unique<StoredGraph>(std::move(graph));
-    store().captured(locked, {.shape = facts.shape, .nodes = facts.nodes, .bytes = facts.bytes}, 100, 7, {});
+    store().captured(locked, {.shape = facts.shape, .bytes = facts.bytes}, 100, 7, {});
   }
   // A run up to its capture. The entry is locked.
   Entry* record(int number, StoredGraph graph = alone()) {

@@ -12,7 +12,6 @@ GraphFacts facts_of(const Graph& graph) {
   return {.signature = graph.signature + 1,
           .table_class = graph.table_class,
           .shape = graph.nodes,
-          .nodes = graph.nodes,
           .bytes = price::bytes(graph),
           .table_bytes = price::updater_bytes(graph, Kind::kTable),
           .set_bytes = price::set_bytes(graph),
