@@ -33,8 +33,8 @@ class UpdaterNode {
   static std::size_t estimated_device_bytes(const Content& content);
 
   // Makes the slot nodes of `graph` device-updatable (with a table, the other kernel nodes as well) and adds the
-  // updater node. `graph` has the content's nodes and belongs to this updater node alone. After
-  // a failure the graph is unusable.
+  // updater node. `graph` has the content's nodes and belongs to this updater node alone. After a failure the graph is
+  // unusable.
   static CallResult add(Updater& updater, const Template& graph, std::shared_ptr<const Content> content,
                         bool with_table, std::unique_ptr<UpdaterNode>* out);
 

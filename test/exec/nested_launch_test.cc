@@ -274,8 +274,8 @@ TEST_F(NestedLaunchFamiliesTest, MembersThatTakeTurns) {
   }
 }
 
-// The graphs differ only in one kernel: a plain kernel for even numbers, a parent for odd ones. A
-// node follows a parent, because otherwise CUDA hangs (docs/semantics.md, "Kernels that launch kernels").
+// The graphs differ only in one kernel: a plain kernel for even numbers, a parent for odd ones. A node follows a parent,
+// because otherwise CUDA hangs (docs/semantics.md, "Kernels that launch kernels").
 struct Turns {
   Sharing sharing;
   int executables;

@@ -33,8 +33,8 @@ struct Log {
   std::vector<int> wanted;
 };
 
-// Siblings 0, 1, ... append the value, then numbers of their own. They differ in a few nodes, or
-// in all.
+// Siblings 0, 1, ... append the value, then numbers of their own. They differ in a few nodes, or in
+// all.
 absl::StatusOr<Outcome> run_logged(Cache& cache, Log& log, int which, int value, std::atomic<int>* calls) {
   auto outcome = cache.run(key("logged", which), log.stream, params(value, log.numbers.get(), log.count.get()),
                            [=](Recorder& rec, Slot<int> v, Slot<int*> numbers, Slot<int*> count) {
