@@ -149,6 +149,24 @@ TEST_F(PolicyPlansTest, AlwaysSharingAKeyBorrowsThoughThereIsRoom) {
   expect_now(1, 1000);
 }
 
+TEST_F(PolicyPlansTest, AlwaysSharingTheSiblingThatHasNotRunForLongestLends) {
+  set_limits({.share = Share::kAlways, .max_executables = 4});
+  run(9, graph(2));
+  for (KeyId key = 0; key < 3; ++key) {
+    EXPECT_PLAN("1: own", run(key, graph(1))) << "the others are in use";
+    make_busy({0, 1, 2});
+  }
+  make_busy({});
+  hit(0);
+  EXPECT_PLAN("2: borrow 1", run(3, graph(1)));
+  EXPECT_EQ(look().order(), (Keys{9, 2, 0, 3})) << "the hit was found out";
+  make_busy({2});
+  EXPECT_PLAN("2: borrow 0", run(1, graph(1)));
+  make_busy({});
+  pin(2);
+  EXPECT_PLAN("2: borrow 3", run(0, graph(1)));
+}
+
 TEST_F(PolicyPlansTest, AlwaysSharingTheSecondMemberOfAClassMakesItsTable) {
   set_limits({.share = Share::kAlways});
   EXPECT_PLAN("1: own", run(0, of_class(graph(1), 1)));
