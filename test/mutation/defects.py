@@ -198,7 +198,7 @@ DEFECTS = [
            "  if (!piece->of_host) return destroy_quietly(piece->at, &cudaFree);\n  piece->next = std::move(free_);\n",
            ("write_failures",)),
     Defect("device memory that has come back is not used again",
-           "(*at)->bytes != bytes || (*at)->of_host != of_host", "true", ("write_failures",)),
+           "(*at)->bytes != bytes || (*at)->of_host", "(*at)->bytes != bytes + 1 || (*at)->of_host", ("write_failures",)),
     Defect("device memory that has come back is never freed", "  device->memory->trim();\n", "", ("write_failures",)),
     Defect("the stream of an upload that is not over is forgotten",
            "  stream_ = LaunchStream(stream);  // If the host cannot wait, the graveyard does.\n", "", ("faults_runs", "allocations")),
