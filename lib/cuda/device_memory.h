@@ -41,7 +41,8 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   // Takes a word of host memory in which the device can store an error.
   CallResult take_error_word(Block* out) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The stream of copies, of the device that was current at the first call.
+  // The stream of copies, and of warm()'s uploads: the caller's may be busy for long. It is of the device that was
+  // current at the first call.
   CallResult stream(cudaStream_t* out) { return stream_.get(out); }
   // Enqueues a copy to a block, and marks its end by an event, which it makes if there is none. The bytes may be gone
   // when it returns.

@@ -176,5 +176,43 @@ TEST_F(WriteFailuresTest, DeviceMemoryOfErasedKeysIsUsedAgain) {
   EXPECT_EQ(hostrt::ledger().allocations, before);
 }
 
+// The copy to the memory of an updater node that could not be used is ahead of the copies of the node that gets this
+// memory. None of them waits for work of the caller.
+TEST_F(WriteFailuresTest, MemoryOfATableThatWasNotMadeIsUsedAgain) {
+  Cache cache(forced(Sharing::kTable, 2));
+  Stream first, second;
+  DeviceBuffer<int> a(64, 1), b(64, 1);
+  const auto run_member = [&](cudaStream_t on, int* data, int which, int launches) {
+    return cache.run(key("member", which, launches), on, [&, data, which, launches](Recorder& rec) {
+      for (int i = 0; i < launches; ++i) {
+        rec.launch(blend, {static_cast<unsigned>(1 + which), 8}, data, 64, 3 + which, which);
+      }
+    });
+  };
+  hostrt::hold(first);
+  hostrt::fail_call("cudaGraphInstantiate", 2, cudaErrorUnknown);  // after the instantiation that probes grids
+  const std::uint64_t freed = hostrt::calls("cudaFree");
+  EXPECT_RUN(kInstantiated, run_member(first, a.get(), 1, /*launches=*/1));
+  EXPECT_EQ(cache.stats().refused_device_updates, 1u);
+  EXPECT_EQ(hostrt::calls("cudaFree"), freed) << "a cudaFree would wait for the stream that is held";
+  const std::uint64_t taken = hostrt::calls("cudaMallocHost");
+  for (const int which : {0, 1}) EXPECT_TRUE(run_member(second, b.get(), which, /*launches=*/2).ok());
+  EXPECT_EQ(hostrt::calls("cudaMallocHost"), taken) << "the memory is used again";
+  hostrt::release(first);
+  CUDA_OK(cudaDeviceSynchronize());
+  std::vector<int> wanted(64, 1);
+  const auto blended = [&](int which) {
+    for (int i = 0; i < 8 * (1 + which); ++i) wanted[i] = (3 + which) * wanted[i] + which + i;
+  };
+  for (const int which : {0, 0, 1, 1}) blended(which);
+  for (const int which : {0, 1, 0}) {
+    EXPECT_RUN(kSwitched, run_member(second, b.get(), which, /*launches=*/2));
+    blended(which);
+    blended(which);
+  }
+  EXPECT_EQ(b.read(), wanted);
+  EXPECT_EQ(cache.stats().refused_device_updates, 1u);
+}
+
 }  // namespace
 }  // namespace graphcache::test

@@ -77,7 +77,7 @@ struct Step {
 using Recipe = std::vector<Step>;
 
 // The first number selects kernel and topology, the second one constants and grids: keys of one shape are siblings. If
-// they have the same kernels, one table can hold them.
+// they have the same kernels, one table can hold them. `in_common` more nodes do nothing.
 inline Recipe make_recipe(std::uint64_t shape, std::uint64_t number, bool forks, int in_common, bool same_kernels) {
   Random shapes(shape), numbers(number);
   Recipe recipe(static_cast<std::size_t>(1 + shapes.below(3)));
