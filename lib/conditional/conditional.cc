@@ -282,13 +282,15 @@ void ConditionalCalls::enqueue(cudaStream_t stream, const Conditional& node) {
   }
 }
 
-// Finds the address of the condition in this run. Returns false if it is a slot of another run.
+// Finds the address of the condition in this run. Returns false if it is a slot of another run, or no memory that the
+// device can read.
 bool ConditionalCalls::find_condition(const Conditional& node, const unsigned** at) {
   bool found = false;
   r_.or_fail([&] {
     SlotNode none = r_.begin(sizeof(void*));
     found = r_.take(none, node.condition, none.fields);
     if (found) *at = r_.slots_.as<const unsigned*>(none);
+    found = found && r_.reaches(name_of(node.kind), *at);
   });
   return found;
 }

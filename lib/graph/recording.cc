@@ -11,6 +11,7 @@
 #include "cuda/compat.h"
 #include "cuda/driver.h"
 #include "cuda/errors.h"
+#include "graph/outside.h"
 #include "graph/setter.h"
 #include "graphcache/status.h"
 
@@ -275,6 +276,20 @@ cudaPointerAttributes Recording::attributes_of(const void* memory) const {
   return attributes;
 }
 
+bool Recording::reaches(const char* call, const void* memory) {
+  if (attributes_of(memory).type != cudaMemoryTypeUnregistered) return true;
+  // So is memory of an allocation node, which the host cannot read.
+  if (memory != nullptr && !is_host_memory(reinterpret_cast<std::uintptr_t>(memory))) return true;
+  LastErrorGuard last_error;
+  int can = 0;
+  if (cudaDeviceGetAttribute(&can, cudaDevAttrPageableMemoryAccess, setter_.device()) == cudaSuccess && can != 0) {
+    return true;
+  }
+  fail_as_misused(absl::InvalidArgumentError(absl::StrCat(
+      call, ": the device cannot access this memory: use device, managed or pinned memory, which CUDA knows")));
+  return false;
+}
+
 // A copy or set of 0 bytes adds no node to the capture, so later runs would have no node for their bytes.
 void Recording::skip_empty(const ArgView& bytes) {
   if (mode_ == Mode::kCapture && bytes.is_slot()) {
@@ -330,6 +345,7 @@ void Recording::write(cudaStream_t stream, void* device, std::size_t bytes, cons
     return fail_as_misused(absl::FailedPreconditionError(
         "Recorder::write was called in a capture by other code: its graph may outlive the cache, whose code it needs"));
   }
+  if (!reaches("Recorder::write", device)) return;
   Setter::Kernel kernel;
   {
     LastErrorGuard last_error;  // The recorder reports it.

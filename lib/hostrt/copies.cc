@@ -44,8 +44,8 @@ cudaError_t enqueue(const Call& call, const FillParams& params, cudaStream_t han
   if (is_empty(params)) return cudaSuccess;
   Stream* stream = find_stream(call, handle);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-  // A capture accepts a fill of a null pointer; instantiation then fails.
-  if (stream->capture == nullptr || params.destination != nullptr) {
+  // A capture accepts a fill of pageable memory; instantiation then fails.
+  if (stream->capture == nullptr || !is_pageable(call.state, params.destination)) {
     if (const cudaError_t error = check_fill(params); error != cudaSuccess) return error;
   }
   return submit(call, *stream, params);

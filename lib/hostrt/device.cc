@@ -101,6 +101,9 @@ cudaError_t attribute(const Call& call, int* value, cudaDeviceAttr attribute, in
     case cudaDevAttrMemoryPoolsSupported:
       *value = 1;
       return cudaSuccess;
+    case cudaDevAttrPageableMemoryAccess:  // Though its kernels can.
+      *value = 0;
+      return cudaSuccess;
     case cudaDevAttrComputeMode:
       *value = cudaComputeModeDefault;
       return cudaSuccess;

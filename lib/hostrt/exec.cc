@@ -117,7 +117,7 @@ std::vector<std::uint32_t> execution_order(const Graph& graph) {
   return order;
 }
 
-// Returns null if the graph cannot be executed: its edges form a cycle, or it fills a null pointer.
+// Returns null if the graph cannot be executed: its edges form a cycle, or it fills pageable memory.
 std::shared_ptr<Program> make_program(State& state, const Graph& graph, const std::shared_ptr<DeviceNodes>& nodes) {
   auto program = std::make_shared<Program>();
   program->device_nodes = nodes;
@@ -127,7 +127,7 @@ std::shared_ptr<Program> make_program(State& state, const Graph& graph, const st
   program->nodes.reserve(graph.nodes.size());
   for (const Node* node : graph.nodes) {
     const auto* fill = std::get_if<FillParams>(&node->params);
-    if (fill != nullptr && fill->destination == nullptr) return nullptr;
+    if (fill != nullptr && is_pageable(state, fill->destination)) return nullptr;
     ProgramNode& twin = program->nodes.emplace_back();
     twin.base_node = node->handle;
     twin.params = node->params;

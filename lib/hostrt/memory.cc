@@ -26,10 +26,10 @@ unsigned long long Allocation::next_id() {
   return ++last;
 }
 
-void* fresh_memory(std::size_t bytes) {
+void* fresh_memory(std::size_t bytes, std::size_t alignment) {
   const std::size_t rounded = block_bytes(bytes);
   if (rounded < bytes || rounded > kDeviceMemoryBytes) return nullptr;
-  void* address = std::aligned_alloc(kMemoryAlignment, rounded);
+  void* address = std::aligned_alloc(alignment, (rounded + alignment - 1) / alignment * alignment);
   if (address != nullptr) scribble(address, bytes);
   return address;
 }
@@ -143,9 +143,9 @@ namespace {
 cudaError_t read_attributes(const Call& call, cudaPointerAttributes* out, const void* pointer) {
   if (out == nullptr) return cudaErrorInvalidValue;
   std::memset(static_cast<void*>(out), 0, sizeof *out);
-  // Memory of an allocation node is not known before the first launch (docs/semantics.md).
+  // Memory of an allocation node is known while a launch has allocated it (docs/semantics.md).
   const std::shared_ptr<const Block> of_graph = find_graph_memory(call.state, pointer);
-  const bool is_known = of_graph == nullptr || of_graph->was_launched;
+  const bool is_known = of_graph == nullptr || call.state.graph_memory.live.count(of_graph->address) != 0;
   const std::optional<int> device = is_known ? device_of_memory(call.state, pointer) : std::nullopt;
   const Allocation* host = find_pinned(call.state, pointer);
   const bool is_managed = device && memory_kind(call.state, pointer) == MemoryKind::kManaged;

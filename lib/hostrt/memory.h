@@ -53,7 +53,7 @@ std::optional<int> device_of_memory(const State& state, const void* address);
 
 // Memory aligned as cudaMalloc guarantees and filled with a pattern, to be freed by std::free(). Returns null if there
 // is none.
-void* fresh_memory(std::size_t bytes);
+void* fresh_memory(std::size_t bytes, std::size_t alignment = kMemoryAlignment);
 
 // Fills memory with a pattern: fresh device memory is not zero, and freed memory keeps nothing.
 void scribble(void* address, std::size_t bytes);

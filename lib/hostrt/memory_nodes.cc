@@ -1,5 +1,7 @@
 #include "memory_nodes.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -13,20 +15,35 @@
 
 namespace graphcache::hostrt {
 
-Block::~Block() { std::free(address); }
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+// Fails where the system forbids it, and then the program may read the memory.
+void protect(const Block& block, int protection) {
+  (void)mprotect(block.address, (block.bytes + kPage - 1) / kPage * kPage, protection);
+}
+
+}  // namespace
+
+Block::~Block() {
+  if (graph != nullptr) protect(*this, PROT_READ | PROT_WRITE);
+  std::free(address);
+}
 
 namespace {
 
-std::shared_ptr<Block> make_block(int device, std::size_t bytes) {
-  void* address = fresh_memory(bytes);
+std::shared_ptr<Block> make_block(int device, std::size_t bytes, std::size_t alignment = kMemoryAlignment) {
+  void* address = fresh_memory(bytes, alignment);
   return address != nullptr ? std::make_shared<Block>(device, address, bytes) : nullptr;
 }
 
-// Reserves memory that launches of the graph will allocate.
+// Reserves memory that launches of the graph will allocate. Before the first one, not even the host can access it.
 std::shared_ptr<Block> reserve(State& state, const Graph& graph, int device, std::size_t bytes) {
-  std::shared_ptr<Block> block = make_block(device, bytes);
+  std::shared_ptr<Block> block = make_block(device, bytes, kPage);
   if (block == nullptr) return nullptr;
   block->graph = graph.handle;
+  protect(*block, PROT_NONE);
   block->properties.allocType = cudaMemAllocationTypePinned;
   block->properties.location = {cudaMemLocationTypeDevice, device};
   auto& reserved = state.graph_memory.reserved;
@@ -196,7 +213,7 @@ cudaError_t launch_memory(const Call& call, const Executable& executable) {
   for (const auto& block : allocated) {
     free_graph_memory(call.state, block->address);
     memory.live[block->address] = block;
-    block->was_launched = true;
+    protect(*block, PROT_READ | PROT_WRITE);
     use(memory, *block);
   }
   for (const auto& block : freed) free_graph_memory(call.state, block->address);

@@ -36,7 +36,6 @@ struct Block {
   void* address;
   std::size_t bytes;
   cudaGraph_t graph = nullptr;  // the graph that allocates it, by handle
-  bool was_launched = false;    // whether a launch has allocated it
   std::set<cudaGraph_t> freed_in;
   cudaMemPoolProps properties = {};
   std::vector<cudaMemAccessDesc> access;

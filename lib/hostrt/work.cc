@@ -226,7 +226,12 @@ cudaError_t check_shape(const dim3& grid, const dim3& block, std::size_t shared_
 
 cudaError_t check_copy(const void* destination, const void* source, cudaMemcpyKind kind) {
   if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) return cudaErrorInvalidMemcpyDirection;
-  return destination != nullptr && source != nullptr ? cudaSuccess : cudaErrorInvalidValue;
+  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  const auto is_wrong = [](const void* end, bool of_device) {
+    return end == nullptr || (of_device && is_pageable(state(), end));
+  };
+  return is_wrong(destination, to_device) || is_wrong(source, from_device) ? cudaErrorInvalidValue : cudaSuccess;
 }
 
 cudaError_t check_pitches(const CopyParams& copy, cudaError_t error) {
@@ -243,7 +248,8 @@ cudaError_t check_fill(const FillParams& fill) {
   const bool rows_fit = fill.height <= 1 || (fill.pitch >= fill.width * fill.element_bytes && element_fits &&
                                              fill.pitch % fill.element_bytes == 0);
   const bool has_extent = fill.width != 0 && fill.height != 0 && extent_of(fill).has_value();
-  return element_fits && rows_fit && has_extent && fill.destination != nullptr ? cudaSuccess : cudaErrorInvalidValue;
+  return element_fits && rows_fit && has_extent && !is_pageable(state(), fill.destination) ? cudaSuccess
+                                                                                           : cudaErrorInvalidValue;
 }
 
 cudaError_t submit(const Call& call, Stream& stream, NodeParams params) {

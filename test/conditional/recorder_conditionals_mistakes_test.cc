@@ -59,6 +59,39 @@ class ConditionalsMistakesTest : public ConditionalsTest {
   }
 };
 
+// A kernel that reads it there would lose the context.
+TEST_F(ConditionalsMistakesTest, AConditionThatTheDeviceCannotReadIsRefused) {
+  int reads_all = 0;
+  CUDA_OK(cudaDeviceGetAttribute(&reads_all, cudaDevAttrPageableMemoryAccess, 0));
+  if (reads_all != 0) GTEST_SKIP() << "this device can access all host memory";
+  unsigned local = 0;
+  for (const int executables : {0, 8}) {
+    Cache in({.max_executables = executables});
+    for (unsigned* const at : {&local, static_cast<unsigned*>(nullptr), condition.get()}) {
+      const char* const names[] = {"if_node", "while_node", "switch_node", "if_node"};
+      for (int which = 0; which < 4; ++which) {
+        SCOPED_TRACE(testing::Message() << at << ", " << names[which] << ", executables: " << executables);
+        begin(2, 0);
+        const auto result = in.run(key("host", which), stream, params(at), [&](Recorder& rec, Slot<unsigned*> slot) {
+          const auto body = [&](Body& of) { step(of, 7, 3); };
+          step(rec, 3, 1);
+          if (which == 0) if_node(rec, static_cast<const unsigned*>(at), body);
+          if (which == 1) while_node(rec, static_cast<const unsigned*>(at), body);
+          if (which == 2) switch_node(rec, static_cast<const unsigned*>(at), 1, [&](Body& of, unsigned) { body(of); });
+          if (which == 3) if_node(rec, slot, body);
+        });
+        if (at == condition.get()) {
+          ASSERT_SUCCESS(result);
+          continue;
+        }
+        EXPECT_ERROR(kInvalidArgument, result, names[which]);
+        EXPECT_ERROR(kInvalidArgument, result, "the device cannot access this memory");
+        EXPECT_FALSE(is_capturing(stream));
+      }
+    }
+  }
+}
+
 TEST_F(ConditionalsMistakesTest, AnExceptionOfABodyPasses) {
   for (const unsigned times : {1u, 2u}) {
     begin(2, 1);

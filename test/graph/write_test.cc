@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <random>
 #include <utility>
@@ -311,6 +312,79 @@ TEST_F(WriteTest, TheCodeOfAnInnerRunsCacheLivesAsLongAsTheOuterGraph) {
   EXPECT_RUN(kPatched, run(5));
   EXPECT_EQ(first.first(), 5);
   EXPECT_EQ(second.first(), 5);
+}
+
+// ---- Memory that the device cannot access ---------------------------------------------------------------------------
+
+// A kernel that writes there would lose the context.
+TEST_F(WriteTest, MemoryThatTheDeviceCannotAccessIsRefused) {
+  int reads_all = 0;
+  CUDA_OK(cudaDeviceGetAttribute(&reads_all, cudaDevAttrPageableMemoryAccess, 0));
+  if (reads_all != 0) GTEST_SKIP() << "this device can access all host memory";
+  const auto heap = std::make_unique<int>(5);
+  int local = 5;
+  static int of_program = 5;
+  DeviceBuffer<int> ahead(1, 1);
+  for (int* const to : {heap.get(), &local, &of_program, static_cast<int*>(nullptr)}) {
+    for (const int executables : {0, 8}) {
+      SCOPED_TRACE(testing::Message() << to << ", executables: " << executables);
+      Cache cache({.max_executables = executables});
+      ahead.write({1});
+      const auto run = [&](int* memory) {
+        return cache.run(key("k"), stream, params(7), [&](Recorder& rec, Slot<int> v) {
+          rec.launch(blend, {1, 1}, ahead.get(), 1, 3, 1);
+          rec.write(memory, v);
+        });
+      };
+      const auto around = [&](Recorder& rec) {
+        return cache.run(key("inner"), rec.stream(), params(7), [&](Recorder& in, Slot<int> v) { in.write(to, v); })
+            .status();
+      };
+      EXPECT_ERROR(kInvalidArgument, run(to), "Recorder::write: the device cannot access this memory");
+      EXPECT_ERROR(kInvalidArgument, cache.run(key("outer"), stream, around), "the device cannot access this memory");
+      DeviceBuffer<int> memory(1);
+      EXPECT_TRUE(did(executables == 0 ? Outcome::kEager : Outcome::kInstantiated, run(memory.get())));
+      EXPECT_EQ(memory.first(), 7);
+      EXPECT_EQ(ahead.first(), executables == 0 ? 3 * (3 * 1 + 1) + 1 : 3 * 1 + 1);
+    }
+  }
+  EXPECT_EQ(*heap + local + of_program, 15);
+}
+
+TEST_F(WriteTest, ManagedPinnedAndRegisteredMemoryIsWritten) {
+  int* managed = nullptr;
+  CUDA_OK(cudaMallocManaged(reinterpret_cast<void**>(&managed), sizeof(int), cudaMemAttachGlobal));
+  std::vector<int> registered(4096);
+  CUDA_OK(cudaHostRegister(registered.data(), registered.size() * sizeof(int), cudaHostRegisterDefault));
+  PinnedBuffer<int> pinned(1);
+  for (int* const to : {managed, registered.data() + 100, pinned.get()}) {
+    Cache cache;
+    for (const int value : {4, 9}) {
+      ASSERT_SUCCESS(cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<int> v) { rec.write(to, v); }));
+      CUDA_OK(cudaStreamSynchronize(stream));
+      EXPECT_EQ(*to, value);
+    }
+    EXPECT_EQ(cache.stats().captures, 1u);
+  }
+  CUDA_OK(cudaHostUnregister(registered.data()));
+  CUDA_OK(cudaFree(managed));
+}
+
+// Before the first launch, CUDA does not know that memory.
+TEST_F(WriteTest, MemoryThatTheGraphAllocatesIsWritten) {
+  Cache cache;
+  DeviceBuffer<int> out(1);
+  for (const int value : {4, 9, 12}) {
+    ASSERT_SUCCESS(cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<int> v) {
+      void* memory = nullptr;
+      CUDA_OK(cudaMallocAsync(&memory, 100, rec.stream()));
+      rec.write(static_cast<int*>(memory) + 3, v);
+      CUDA_OK(cudaMemcpyAsync(out.get(), static_cast<int*>(memory) + 3, sizeof(int), cudaMemcpyDefault, rec.stream()));
+      CUDA_OK(cudaFreeAsync(memory, rec.stream()));
+    }));
+    EXPECT_EQ(out.first(), value);
+  }
+  EXPECT_EQ(cache.stats().captures, 1u);
 }
 
 // ---- Siblings -------------------------------------------------------------------------------------------------------

@@ -103,6 +103,7 @@ TEST_F(HostrtDeferred, ADisabledKernelOrdersItsNeighboursADisabledSetDoesNot) {
   unsigned char byte = 0;
   const auto disabled = [&](bool is_set) {
     return orders([&, is_set] {
+      pin(byte);
       const cudaGraph_t graph = capture([&] {
         write(1, stream_);
         if (is_set) {

@@ -396,6 +396,8 @@ TEST_F(HostrtGraphs, HostNodesTellTheirFunction) {
 
 TEST_F(HostrtGraphs, CopiesCanBePatchedByTheirStructure) {
   int from[4] = {1, 2, 3, 4}, to[4] = {};
+  pin(from);
+  pin(to);
   const cudaGraph_t graph =
       capture([&] { OK(cudaMemcpyAsync(to, from, sizeof(int), cudaMemcpyDeviceToDevice, stream_)); });
   const cudaGraphNode_t node = nodes_of(graph)[0];

@@ -180,6 +180,7 @@ TEST_F(HostrtLegacy, EachDeviceHasOne) {
 TEST_F(HostrtLegacy, BesideACaptureOfABlockingStreamEveryUseFailsAndBreaksTheCapture) {
   const cudaGraphExec_t graph = instantiate(capture_values({1}));
   int from = 1, to = 0;
+  pin(to);
   void* memory = nullptr;
   const std::function<cudaError_t()> uses[] = {
       [&] { return write(1, nullptr); },

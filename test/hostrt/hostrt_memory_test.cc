@@ -251,13 +251,14 @@ TEST_F(HostrtMisuse, HeldWorkFindsItsMemoryGone) {
 }
 
 TEST_F(HostrtMisuse, MemoryOfTheProgramIsNotChecked) {
-  std::vector<unsigned char> bytes(16, 1);
-  unsigned char* const memory = device_memory(16);
-  OK(cudaMemcpyAsync(memory, bytes.data(), 16, cudaMemcpyHostToDevice, stream_));
-  OK(cudaMemsetAsync(bytes.data(), 2, 16, stream_));
+  unsigned char bytes[32] = {};
+  unsigned char* const memory = device_memory(32);
+  OK(cudaMemcpyAsync(memory, bytes + 16, 16, cudaMemcpyHostToDevice, stream_));
+  OK(cudaMemsetAsync(memory, 2, 16, stream_));
+  OK(cudaMemcpyAsync(bytes + 8, memory, 16, cudaMemcpyDeviceToHost, stream_));
   OK(cudaStreamSynchronize(stream_));
-  EXPECT_EQ(1, memory[15]);
-  EXPECT_EQ(2, bytes[15]);
+  EXPECT_EQ(0, bytes[7]);
+  EXPECT_EQ(2, bytes[23]);
   expect_no_misuse();
 }
 

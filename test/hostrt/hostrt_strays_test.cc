@@ -50,6 +50,7 @@ TEST_F(HostrtStrays, WorkOfEveryKindIsCounted) {
   const cudaGraphExec_t graph = instantiate(capture_values({1}));
   int from = 1, to = 0;
   void* memory = nullptr;
+  pin(to);
   OK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
   std::ostringstream rest;
   rest << " was called on stream " << static_cast<const void*>(other_)

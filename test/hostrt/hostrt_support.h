@@ -75,6 +75,12 @@ class HostrtTest : public testing::Test {
     return graph;
   }
 
+  // Makes memory of the test known to the device, until a reset.
+  template <class T>
+  static void pin(T& memory) {
+    GIVES(cudaSuccess, cudaHostRegister(&memory, sizeof memory, cudaHostRegisterDefault));
+  }
+
   static cudaStream_t new_stream(unsigned flags = cudaStreamNonBlocking) {
     cudaStream_t stream = nullptr;
     GIVES(cudaSuccess, cudaStreamCreateWithFlags(&stream, flags));
@@ -150,6 +156,7 @@ class HostrtLogTest : public HostrtTest {
  protected:
   void SetUp() override {
     hostrt::reset();
+    pin(log_);
     create_streams();
   }
 
@@ -189,6 +196,7 @@ class HostrtLogTest : public HostrtTest {
     hostrt::reset();
     hostrt::defer(seed);
     count_ = 0;
+    pin(log_);
     create_streams();
   }
 

@@ -127,9 +127,7 @@ class HostrtUpdates : public HostrtLogTest {
   std::map<Fate, int> fates(const std::function<void()>& beside, const std::function<void()>& upload) {
     std::map<Fate, int> all;
     for (int seed = 0; seed < kSeeds && !HasFailure(); ++seed) {
-      hostrt::reset();
-      hostrt::defer(seed);
-      create_streams();
+      begin(seed);
       build(0, beside);
       upload();
       write(3, 7);

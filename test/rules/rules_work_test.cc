@@ -154,6 +154,104 @@ TEST_F(RuntimeRules, CopiesAndFillsOfNothingAreAllowed) {
   GIVES(cudaErrorInvalidValue, cudaFree(&variable));
 }
 
+// Direct, captured, and as a node. Pageable is the heap, a stack and no memory at all.
+TEST_F(RuntimeRules, APageableEndThatTheKindOfACopyCallsTheDevicesIsRefused) {
+  constexpr std::size_t kBytes = 64;
+  std::vector<char> heap(kBytes);
+  char local[kBytes] = {};
+  void *pinned = nullptr, *managed = nullptr;
+  OK(cudaMallocHost(&pinned, kBytes));
+  OK(cudaMallocManaged(&managed, kBytes, cudaMemAttachGlobal));
+  void* const places[] = {heap.data(), local, device_, pinned, managed};
+  constexpr int kPageable = 2;  // the first so many
+  for (int to = 0; to < 5; ++to) {
+    for (int from = 0; from < 5; ++from) {
+      for (int kind = cudaMemcpyHostToHost; kind <= cudaMemcpyDefault; ++kind) {
+        SCOPED_TRACE(testing::Message() << to << " from " << from << ", kind " << kind);
+        const auto of = static_cast<cudaMemcpyKind>(kind);
+        const bool to_device = of == cudaMemcpyHostToDevice || of == cudaMemcpyDeviceToDevice;
+        const bool from_device = of == cudaMemcpyDeviceToHost || of == cudaMemcpyDeviceToDevice;
+        const bool is_wrong = (to < kPageable && to_device) || (from < kPageable && from_device);
+        const cudaError_t wanted = is_wrong ? cudaErrorInvalidValue : cudaSuccess;
+        void* const dst = static_cast<char*>(places[to]) + (to == from ? kBytes / 2 : 0);
+        const auto copy = [&] { GIVES(wanted, cudaMemcpyAsync(dst, places[from], kBytes / 2, of, stream_)); };
+        const auto rows = [&] { GIVES(wanted, cudaMemcpy2DAsync(dst, 8, places[from], 8, 4, 3, of, stream_)); };
+        copy();
+        rows();
+        GIVES(wanted, cudaMemcpy(dst, places[from], kBytes / 2, of));
+        capture(copy);
+        capture(rows);
+        cudaGraph_t graph = make_graph();
+        cudaGraphNode_t node = nullptr, other = nullptr;
+        GIVES(wanted, cudaGraphAddMemcpyNode1D(&node, graph, nullptr, 0, dst, places[from], kBytes / 2, of));
+        OK(cudaGraphAddMemcpyNode1D(&other, graph, nullptr, 0, device_, device_ + 64, 4, cudaMemcpyDefault));
+        GIVES(wanted, cudaGraphMemcpyNodeSetParams1D(other, dst, places[from], kBytes / 2, of));
+        OK(cudaStreamSynchronize(stream_));
+      }
+    }
+  }
+  OK(cudaFreeHost(pinned));
+  OK(cudaFree(managed));
+}
+
+TEST_F(RuntimeRules, AFillOfPageableMemoryIsRefusedAndItsCaptureCannotBeInstantiated) {
+  std::vector<char> heap(64);
+  char local[64] = {};
+  for (void* const memory : {static_cast<void*>(heap.data()), static_cast<void*>(local), static_cast<void*>(nullptr)}) {
+    GIVES(cudaErrorInvalidValue, cudaMemsetAsync(memory, 1, 16, stream_));
+    GIVES(cudaErrorInvalidValue, cudaMemset(memory, 1, 16));
+    GIVES(cudaErrorInvalidValue, cudaMemset2DAsync(memory, 16, 1, 4, 3, stream_));
+    GIVES(cudaSuccess, cudaMemsetAsync(memory, 1, 0, stream_));
+    const cudaGraph_t captured = capture([&] { OK(cudaMemsetAsync(memory, 1, 16, stream_)); });
+    cudaGraphExec_t executable = nullptr;
+    GIVES(cudaErrorInvalidValue, cudaGraphInstantiate(&executable, captured, 0));
+    cudaGraph_t graph = make_graph();
+    cudaGraphNode_t node = nullptr;
+    cudaMemsetParams fill = {};
+    fill.dst = memory;
+    fill.elementSize = 1;
+    fill.width = 16;
+    fill.height = 1;
+    GIVES(cudaErrorInvalidValue, cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &fill));
+    fill.dst = device_;
+    OK(cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &fill));
+    executable = instantiate(graph);
+    fill.dst = memory;
+    GIVES(cudaErrorInvalidValue, cudaGraphMemsetNodeSetParams(node, &fill));
+    GIVES(cudaErrorInvalidValue, cudaGraphExecMemsetNodeSetParams(executable, node, &fill));
+  }
+}
+
+// Its address is not the host's, and CUDA knows it only while a launch has allocated it.
+TEST_F(RuntimeRules, MemoryOfAnAllocationNodeIsUnknownWhereNoLaunchHasAllocatedIt) {
+  void* memory = nullptr;
+  const auto expect = [&](cudaMemoryType type) {
+    cudaPointerAttributes attributes = {};
+    OK(cudaPointerGetAttributes(&attributes, static_cast<char*>(memory) + 8));
+    EXPECT_EQ(type, attributes.type);
+  };
+  for (const bool frees : {true, false}) {
+    const cudaGraph_t graph = capture([&] {
+      OK(cudaMallocAsync(&memory, 100, stream_));
+      expect(cudaMemoryTypeUnregistered);
+      OK(launch(add, 1, 1, stream_, static_cast<float*>(memory), 1, 1.0f));
+      if (frees) {
+        OK(cudaFreeAsync(memory, stream_));
+      }
+    });
+    const cudaGraphExec_t executable = instantiate(graph);
+    expect(cudaMemoryTypeUnregistered);
+    OK(cudaGraphLaunch(executable, stream_));
+    OK(cudaStreamSynchronize(stream_));
+    expect(frees ? cudaMemoryTypeUnregistered : cudaMemoryTypeDevice);
+    if (!frees) {
+      OK(cudaFreeAsync(memory, stream_));
+      OK(cudaStreamSynchronize(stream_));
+      expect(cudaMemoryTypeUnregistered);
+    }
+  }
+}
+
 TEST_F(RuntimeRules, ManagedMemoryIsTheHostsAndTheDevices) {
   float* managed = nullptr;
   OK(cudaMallocManaged(reinterpret_cast<void**>(&managed), 2 * sizeof(float), cudaMemAttachGlobal));
