@@ -51,7 +51,7 @@ enum class EventKind {
   kDestroyExecutable,
   kDestroyGraph,
   kFree,   // Device memory that destroyed executables have used is freed. It has no key.
-  kErase,  // The entry is gone. It has no duration.
+  kErase,  // The entry is gone. What it had is destroyed later. It has no duration.
   kStray,  // Options::diagnose: `fn` enqueued work outside of its capture. CacheEvent::text names it. It has no
            // duration.
 };
@@ -104,7 +104,7 @@ struct CacheEvent {
 //   - An exception of begin() counts as a refusal. Exceptions of end() and message() are dropped, and message() gets a
 //     line for the former.
 //   - A listener may make CUDA calls that captures allow. In kRun and kLaunch, it must leave no error behind.
-//   - If host memory runs out, kDestroyGraph or kErase may be missing.
+//   - If host memory runs out, kDestroyGraph may be missing.
 class Listener {
  public:
   virtual ~Listener() = default;
@@ -124,8 +124,9 @@ class Listener {
   // Called after what the event names, whether it succeeded or not.
   virtual void end(const CacheEvent& /*event*/) {}
   // Called with one line for people about each event that deserves a look: a key's first broken capture, findings of
-  // verify mode and of Options::diagnose, a refused update, a fatal error. With Options::diagnose, any
-  // thread whose CUDA call breaks a capture may call it. GRAPHCACHE_LOG=1 prints these lines to stderr.
+  // verify mode and of Options::diagnose, a refused update, and errors that runs return (the first, second, fourth,
+  // eighth ... one). With Options::diagnose, any thread whose CUDA call breaks a capture may call it. GRAPHCACHE_LOG=1
+  // prints these lines to stderr.
   virtual void message(std::string_view /*line*/) {}
 };
 

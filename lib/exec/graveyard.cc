@@ -27,11 +27,10 @@ std::shared_ptr<std::atomic<bool>> flag_of(std::uint64_t context) {
 
 }  // namespace
 
-void Graveyard::add(std::list<Grave> place, std::unique_ptr<Executable> executable, Template graph, LaunchStream stream,
-                    Epitaph epitaph, bool set_aside) noexcept {
+void Graveyard::add(std::list<Grave> place, std::unique_ptr<Executable> executable, Template graph,
+                    std::shared_ptr<Kept> kept, LaunchStream stream, Epitaph epitaph, bool set_aside) noexcept {
   // Listeners hear of a graph's end even if an executable still has it as its base.
-  const bool is_told = epitaph.erased != nullptr || epitaph.drops_graph;
-  if (executable == nullptr && graph.empty() && !is_told) return;
+  if (executable == nullptr && graph.empty() && !epitaph.drops_graph) return;
   if (executable != nullptr) stream = executable->stream();
   if (executable == nullptr && graph.empty()) stream = {};  // There is nothing to wait for.
   try {
@@ -42,6 +41,7 @@ void Graveyard::add(std::list<Grave> place, std::unique_ptr<Executable> executab
   Grave& of = place.front();
   of.epitaph = std::move(epitaph);
   of.graph = std::move(graph);
+  of.kept = std::move(kept);
   of.executable = std::move(executable);
   of.stream = stream;
   MutexLock lock(mutex_);
@@ -66,13 +66,6 @@ void Graveyard::keep_until_done(Executable::Formers& formers, const LaunchStream
   }
   waiting_.splice(waiting_.end(), graves);
 } catch (const std::bad_alloc&) {
-}
-
-void Graveyard::drop(std::shared_ptr<Kept> kept) noexcept {
-  if (kept == nullptr) return;
-  MutexLock lock(mutex_);
-  kept->next = std::move(dropped_);
-  dropped_ = std::move(kept);
 }
 
 void Graveyard::limit(LaunchStream stream) {
@@ -152,7 +145,7 @@ void Graveyard::collect(LaunchStream stream) {
     --grave;
     if (grave->has_mark()) continue;
     if (grave->executable == nullptr) {
-      if (grave->kept == nullptr && ++graphs > kMaxGraphs) grave = waiting.erase(grave);
+      if (!grave->is_former() && ++graphs > kMaxGraphs) grave = waiting.erase(grave);
     } else if (++executables > kMaxExecutables && fences) {
       // If one fails, this run tries no others.
       fences = fence(*grave);
@@ -186,8 +179,7 @@ CallResult Graveyard::collect_all(const DeviceMemory* to_wait, bool is_patient) 
   for (int pass = 0; pass < (is_patient ? kPasses : 1) && !waiting.empty(); ++pass) {
     if (pass > 0) std::this_thread::sleep_for(kPatience);
     for (auto grave = waiting.begin(); grave != waiting.end();) {
-      bool done =
-          all_over || (grave->executable == nullptr && grave->kept == nullptr) || is_done(*grave, LaunchStream());
+      bool done = all_over || (grave->executable == nullptr && !grave->is_former()) || is_done(*grave, LaunchStream());
       done = done || (to_wait != nullptr && wait(*grave));
       grave = done ? waiting.erase(grave) : std::next(grave);
     }
@@ -223,9 +215,7 @@ std::list<Grave> Graveyard::take(bool and_aside) {
     waiting.swap(waiting_);
     if (and_aside) waiting.splice(waiting.end(), aside_);
   }
-  release_dropped();
   Graveyard& others = orphans();
-  others.release_dropped();
   MutexLock lock(others.mutex_);
   for (auto grave = others.waiting_.begin(); grave != others.waiting_.end();) {
     const auto next = std::next(grave);
@@ -235,16 +225,6 @@ std::list<Grave> Graveyard::take(bool and_aside) {
   return waiting;
 }
 
-// Ends the list one by one, because the destructor of a long list would call itself as often.
-void Graveyard::release_dropped() {
-  std::shared_ptr<Kept> first;
-  {
-    MutexLock lock(mutex_);
-    first = std::move(dropped_);
-  }
-  while (first != nullptr) first = std::exchange(first->next, nullptr);
-}
-
 void Graveyard::put_back(std::list<Grave> waiting) {
   MutexLock lock(mutex_);
   waiting_.splice(waiting_.begin(), waiting);
@@ -252,21 +232,15 @@ void Graveyard::put_back(std::list<Grave> waiting) {
 
 void Graveyard::leave_behind(Memories memory) {
   std::list<Grave> waiting;
-  std::shared_ptr<Kept> dropped;
   {
     MutexLock lock(mutex_);
     waiting.swap(waiting_);
-    dropped.swap(dropped_);
     for (auto& [context, left] : memory) context = context_;
   }
   Graveyard& others = orphans();
   MutexLock lock(others.mutex_);
   others.waiting_.splice(others.waiting_.end(), waiting);
   others.memories_.splice(others.memories_.end(), memory);
-  std::shared_ptr<Kept>* end = &dropped;
-  while (*end != nullptr) end = &(*end)->next;
-  *end = std::move(others.dropped_);
-  others.dropped_ = std::move(dropped);
 }
 
 void Graveyard::begin(std::uint64_t context) {
@@ -299,9 +273,6 @@ Grave::~Grave() {
   };
   if (executable != nullptr) destroy(EventKind::kDestroyExecutable, [&] { executable.reset(); });
   if (epitaph.drops_graph) destroy(EventKind::kDestroyGraph, [&] { graph = {}; });
-  if (const Epitaph::Erased* const gone = epitaph.erased.get(); gone != nullptr) {
-    audience->mark({.kind = EventKind::kErase, .key = gone->key, .entry = gone->entry, .runs = &gone->runs});
-  }
 }
 
 Graveyard& Graveyard::orphans() {

@@ -42,20 +42,13 @@ struct Epitaph {
   std::shared_ptr<const Content> content;  // Null if there was neither an executable nor a graph.
   Loss loss = Loss::kNone;
   bool drops_graph = false;  // Whether the entry has lost its graph as well.
-  // Set if the entry is gone.
-  struct Erased {
-    Key key;
-    std::uint64_t entry;
-    std::array<std::uint64_t, kOutcomeCount> runs;
-  };
-  std::unique_ptr<const Erased> erased = nullptr;
 };
 
 struct Grave {
   ~Grave();
 
   Epitaph epitaph;
-  std::shared_ptr<Kept> kept;  // Without an executable: what its launches for a former content may still use.
+  std::shared_ptr<Kept> kept;  // What the graph keeps, or by itself what launches for a former content may still use.
   Template graph;
   std::unique_ptr<Executable> executable;  // Must be destroyed before the graph.
   LaunchStream stream;                     // The stream of the last launch, if there was one.
@@ -66,6 +59,8 @@ struct Grave {
   std::shared_ptr<const std::atomic<bool>> lost;
 
   bool is_dropped() const { return lost != nullptr && *lost; }
+  // Whether it has nothing but what launches for a former content may use.
+  bool is_former() const { return executable == nullptr && graph.empty() && kept != nullptr; }
 
   // Whether `done` or `fence` will show that the last launch is complete.
   bool has_mark() const { return done.get() != nullptr || fence.get() != nullptr; }
@@ -80,13 +75,11 @@ class Graveyard {
   // that nothing that has an executable is without one; or empty. `stream` is that of the last launch, if there was
   // one. What is set aside waits for collect_all() with the cache's memory, so that no other thread's run destroys what
   // clear() has added, however much that is.
-  void add(std::list<Grave> place, std::unique_ptr<Executable> executable, Template graph, LaunchStream stream,
-           Epitaph epitaph, bool set_aside = false) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
+  void add(std::list<Grave> place, std::unique_ptr<Executable> executable, Template graph, std::shared_ptr<Kept> kept,
+           LaunchStream stream, Epitaph epitaph, bool set_aside = false) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
   // Releases them once the work that is enqueued on the stream now is complete, and empties the list. Leaves it as it
   // is if memory runs out.
   void keep_until_done(Executable::Formers& formers, const LaunchStream& stream) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
-  // Releases it as soon as no lock is held. It lives on as long as an executable holds it.
-  void drop(std::shared_ptr<Kept> kept) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
   // Waits until at most kMaxExecutables wait for launches on this stream.
   void limit(LaunchStream stream) ABSL_LOCKS_EXCLUDED(mutex_);
   // Destroys a bounded number of waiting objects whose launches are complete, unless this thread is capturing. `stream`
@@ -131,9 +124,8 @@ class Graveyard {
   static bool wait(Grave& grave);
   // Makes the grave's fence, unless its state is known. Returns false if that is impossible.
   bool fence(Grave& grave) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Takes everything that waits, including what ended caches of the device have left behind. Releases what was dropped.
+  // Takes everything that waits, including what ended caches of the device have left behind.
   std::list<Grave> take(bool and_aside = false) ABSL_LOCKS_EXCLUDED(mutex_);
-  void release_dropped() ABSL_LOCKS_EXCLUDED(mutex_);
   void put_back(std::list<Grave> waiting) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const int device_;
@@ -142,8 +134,7 @@ class Graveyard {
   // Whether it is lost, for all graveyards of the context. Null before begin().
   std::shared_ptr<std::atomic<bool>> lost_ ABSL_GUARDED_BY(mutex_);
   std::list<Grave> waiting_ ABSL_GUARDED_BY(mutex_);
-  std::list<Grave> aside_ ABSL_GUARDED_BY(mutex_);         // Added with set_aside.
-  std::shared_ptr<Kept> dropped_ ABSL_GUARDED_BY(mutex_);  // The first of a list.
+  std::list<Grave> aside_ ABSL_GUARDED_BY(mutex_);  // Added with set_aside.
   Memories memories_ ABSL_GUARDED_BY(mutex_);
 };
 

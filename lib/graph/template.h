@@ -151,7 +151,6 @@ struct KeptMemory {
 using Objects = std::list<std::shared_ptr<const void>>;
 struct Kept {
   Objects objects;
-  std::shared_ptr<Kept> next;  // In a list of the graveyard.
 };
 
 // An allocation. Empty if there is none.

@@ -4,6 +4,7 @@
 #include <absl/strings/str_cat.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
@@ -165,13 +166,13 @@ bool Core::is_here() const {
   return error == cudaSuccess ? context == device->graveyard.context() : !is_fatal(error);
 }
 
-absl::Status Core::failed(const Key& key, absl::Status why) {
+absl::Status Core::failed(const Key& key, absl::Status why, bool was_told) {
   absl::Status named = with_key(why, key);
-  if (has_begun() && is_fatal(cuda_error(why))) {
-    log(key, message_of(why));
-    lose(with_text(why, absl::StrCat("since an earlier error: ", named.message())));
-  }
-  ++store.totals.failed;
+  const bool is_fatal_here = has_begun() && is_fatal(cuda_error(why));
+  // The first, second, fourth, eighth ... failure, so that a program that fails all the time fills no disk.
+  const bool is_due = std::has_single_bit(++store.totals.failed);
+  if (is_fatal_here || (is_due && !was_told)) log(key, message_of(why), "a run failed: ");
+  if (is_fatal_here) lose(with_text(why, absl::StrCat("since an earlier error: ", named.message())));
   return named;
 }
 
@@ -191,9 +192,9 @@ void Core::log(std::string_view text) const noexcept {
   audience->message(text);
 }
 
-void Core::log(const Key& key, std::string_view what) const noexcept try {
+void Core::log(const Key& key, std::string_view what, std::string_view before) const noexcept try {
   if (!logs_to_stderr && audience->empty()) return;
-  log(message_of(with_key(absl::UnknownError(std::string(what)), key)));
+  log(message_of(with_key(absl::UnknownError(std::string(before).append(what)), key)));
 } catch (const std::bad_alloc&) {
 }
 
@@ -204,28 +205,17 @@ Epitaph Core::epitaph_of(const Entry& entry, Loss why, bool drops_graph) const n
   return epitaph;
 }
 
-// Of an erased entry, whose end is not reported if memory runs out.
-Epitaph Core::last_epitaph_of(const Entry& entry) const noexcept {
-  Epitaph epitaph = epitaph_of(entry, Loss::kErased, /*drops_graph=*/entry.graphs != nullptr);
-  if (audience->empty()) return epitaph;
-  try {
-    epitaph.erased = std::make_unique<Epitaph::Erased>(Epitaph::Erased{entry.key, entry.number(), entry.counts()});
-  } catch (const std::bad_alloc&) {
-  }
-  return epitaph;
-}
-
 void Core::bury_executable(Entry& entry, Loss why) {
   Recorded& of = recorded(entry);
   if (of.executable != nullptr && of.graph.empty()) of.graph = of.executable->take_base();
-  device->graveyard.add(std::move(of.grave), take_executable(entry), {}, {},
+  device->graveyard.add(std::move(of.grave), take_executable(entry), {}, {}, {},
                         epitaph_of(entry, why, /*drops_graph=*/false));
 }
 
 void Core::bury_template(Entry& entry, Loss why) {
   Recorded& of = recorded(entry);
-  device->graveyard.add({}, nullptr, std::move(of.graph), of.stream, epitaph_of(entry, why, /*drops_graph=*/true));
-  device->graveyard.drop(std::move(of.kept));
+  device->graveyard.add({}, nullptr, std::move(of.graph), std::move(of.kept), of.stream,
+                        epitaph_of(entry, why, /*drops_graph=*/true));
   entry.graphs.reset();
 }
 
@@ -240,15 +230,12 @@ void Core::give_up(Entry& entry, Loss why, bool and_template, absl::Status error
 void Core::bury(Store::Gone gone, bool set_aside) {
   if (gone == nullptr) return;
   for (Entry* entry = gone; entry != nullptr; entry = entry->older) {
-    Epitaph epitaph = last_epitaph_of(*entry);
-    if (entry->graphs == nullptr) {
-      device->graveyard.add({}, nullptr, {}, {}, std::move(epitaph), set_aside);
-      continue;
-    }
+    const auto runs = entry->counts();
+    audience->mark({.kind = EventKind::kErase, .key = entry->key, .entry = entry->number(), .runs = &runs});
+    if (entry->graphs == nullptr) continue;
     Recorded& had = recorded(*entry);
-    device->graveyard.add(std::move(had.grave), take_executable(*entry), std::move(had.graph), had.stream,
-                          std::move(epitaph), set_aside);
-    device->graveyard.drop(std::move(had.kept));
+    device->graveyard.add(std::move(had.grave), take_executable(*entry), std::move(had.graph), std::move(had.kept),
+                          had.stream, epitaph_of(*entry, Loss::kErased, /*drops_graph=*/true), set_aside);
     entry->graphs.reset();
   }
   store.recycle(gone);

@@ -49,11 +49,11 @@ class Core {
   // Whether the current context is that one as far as is known, so that things may be destroyed.
   bool is_here() const;
 
-  // Counts a failed run of the key, and returns its error.
-  absl::Status failed(const Key& key, absl::Status why);
+  // Counts a failed run of the key, logs it unless that was done, and returns its error.
+  absl::Status failed(const Key& key, absl::Status why, bool was_told);
   // GRAPHCACHE_LOG and Listener::message().
   void log(std::string_view text) const noexcept;
-  void log(const Key& key, std::string_view what) const noexcept;
+  void log(const Key& key, std::string_view what, std::string_view before = "") const noexcept;
 
   void unlock(Entry* locked) { destroy(store.unlock(locked)); }
   // Puts what erased entries had into the graveyard, and destroys what is over. Does nothing if there are none.
@@ -113,7 +113,6 @@ class Core {
   void drop_all();
   void bury(Store::Gone gone, bool set_aside = false);
   Epitaph epitaph_of(const Entry& entry, Loss why, bool drops_graph) const noexcept;
-  Epitaph last_epitaph_of(const Entry& entry) const noexcept;
 
   std::atomic<bool> has_begun_{false};
   std::atomic<bool> is_begun_{false};  // Since the last clear().

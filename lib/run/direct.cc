@@ -145,7 +145,7 @@ absl::Status Run::launch_once() {
   const absl::Cleanup destroy = [&] {
     Epitaph epitaph;
     if (!core_.audience->empty()) epitaph = {.audience = core_.audience, .content = content};
-    core_.device->graveyard.add(std::move(grave), std::move(once), {}, {}, std::move(epitaph));
+    core_.device->graveyard.add(std::move(grave), std::move(once), {}, {}, {}, std::move(epitaph));
   };
   ++core_.store.totals.instantiations;
   Audience::Span span(*core_.audience, event_of(EventKind::kLaunch), {Audience::Filter::Kind::kLaunches});

@@ -71,7 +71,9 @@ absl::Status Run::capture_usable(NoTemplate* none, Captured* out, Report* report
     }
     core_.store.capture_failed(entry_.get(), why, !captured.capture.ok());
     const bool was_told = captured.was_told && !captured.capture.ok();
-    if ((captured.capture.ok() ? is_first : is_first_break) && !was_told) core_.log(key_, message_of(why));
+    const bool tells = !was_told && (captured.capture.ok() ? is_first : is_first_break);
+    if (tells) core_.log(key_, message_of(why));
+    was_told_ = (was_told || tells) && !none->direct;
     return why;
   }
 

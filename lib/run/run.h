@@ -51,7 +51,7 @@ class Run {
   auto without_throwing(F&& f) -> decltype(f());
   template <class F>
   absl::StatusOr<Outcome> reported(F&& f);
-  absl::Status failed(absl::Status why) { return core_.failed(key_, std::move(why)); }
+  absl::Status failed(absl::Status why) { return core_.failed(key_, std::move(why), was_told_); }
 
   // Why there is no template.
   struct NoTemplate {
@@ -162,6 +162,7 @@ class Run {
   bool is_reported_ = false;           // Whether reported() does, to the others.
   std::uint64_t uses_ = 0;             // Number of earlier runs of the thread, if it is sampled.
   std::optional<EagerReason> reason_;  // Of a direct run.
+  bool was_told_ = false;              // Whether the log has the error that the run returns.
 };
 
 class Run::Scope {

@@ -328,9 +328,10 @@ TEST_F(MistakesDiagnoseTest, TheErrorThatIsReturnedNamesTheCallAndAKeyThatBreaks
     EXPECT_ERROR(kFailedPrecondition, outcome, "cudaStreamSynchronize, called by graphcache::test::wait_until_done(");
     EXPECT_EQ(cuda_error(outcome.status()), cudaErrorStreamCaptureUnsupported);
   }
-  ASSERT_EQ(lines.size(), 2u);
+  ASSERT_EQ(lines.size(), 3u);
   EXPECT_TRUE(has(lines[0], {"key (\"a\"): the capture broke: cudaStreamSynchronize, called by "}));
   EXPECT_TRUE(has(lines[1], {"key (\"b\"): the capture broke: cudaStreamSynchronize, called by "}));
+  EXPECT_TRUE(has(lines[2], {"key (\"a\"): a run failed: the capture broke in fn: cudaStreamSynchronize, called by "})) << "the fourth error";
 }
 
 TEST_F(MistakesDiagnoseTest, ABreakAfterAFailureWithoutOneIsLoggedBeforeFnGoesOn) {

@@ -265,19 +265,10 @@ DEFECTS = [
     Defect("what an executable was waits for no launch",
            "    grave.stream = stream;\n  }\n  formers", "  }\n  formers", ("keep", "keep_failures")),
     Defect("an erase releases without waiting for launches",
-           "(grave->executable == nullptr && grave->kept == nullptr)",
+           "(grave->executable == nullptr && !grave->is_former())",
            "grave->executable == nullptr", ("keep", "keep_failures")),
-    Defect("what is dropped is never released",
-           "  while (first != nullptr) first = std::exchange(first->next, nullptr);\n",
-           "  if (first != nullptr) new std::shared_ptr<Kept>(std::move(first));\n", ("keep",)),
-    Defect("objects are released under a lock",
-           "    MutexLock lock(mutex_);\n"
-           "    first = std::move(dropped_);\n"
-           "  }\n",
-           "    first = std::move(dropped_);\n"
-           "  }\n"
-           "  MutexLock lock(mutex_);\n",
-           ("keep",)),
+    Defect("what a dropped graph keeps is released at once",
+           "  of.kept = std::move(kept);\n", "", ("keep",)),
     Defect("verify mode compares the addresses of kept objects",
            "    for (std::size_t i = 0; i < std::min(kept.size(), now.size()); ++i) {\n"
            "      add(kept[i].begin",
@@ -400,8 +391,8 @@ DEFECTS = [
            ("mistakes_diagnose",)),
     Defect("the call that breaks a capture is logged at the capture's end", "if (core_.diagnoser == nullptr) return nullptr;",
            "return nullptr;", ("mistakes_diagnose",)),
-    Defect("the call that breaks a capture is logged again at the capture's end", "is_first_break) && !was_told)",
-           "is_first_break) || was_told)", ("mistakes_diagnose",)),
+    Defect("the call that breaks a capture is logged again at the capture's end", "const bool tells = !was_told && ",
+           "const bool tells = was_told || ", ("mistakes_diagnose",)),
     Defect("every broken capture of a key is logged", "is_first_break ? teller() : nullptr", "teller()",
            ("mistakes_diagnose",)),
     Defect("a call that only may have broken a capture is logged at once", "if (!broke || !each.is_certain) continue;",

@@ -306,6 +306,34 @@ TEST_F(MistakesTest, TheFirstBrokenCaptureOfAKeyIsLogged) {
   EXPECT_TRUE(holds_all(lines[1], {"rec.stream()"}));
 }
 
+TEST_F(MistakesTest, ErrorsThatRunsReturnAreLoggedEverMoreRarely) {
+  std::vector<std::string> lines;
+  const auto log = std::make_shared<Log>([&](std::string_view line) { lines.emplace_back(line); });
+  {
+    Cache cache({.listeners = {log}});
+    for (int i = 1; i <= 9; ++i) {
+      const auto failing = [i](cudaStream_t) { return absl::DataLossError(absl::StrCat("error ", i)); };
+      EXPECT_FAILURE(kDataLoss, cache.run(key("fails", i), stream, failing));
+    }
+  }
+  // The first broken capture of each key, and what the direct call said.
+  ASSERT_EQ(lines.size(), 9u + 4u);
+  for (const int i : {1, 2, 4, 8}) {
+    const std::string wanted = absl::StrCat("(\"fails\", ", i, "): a run failed: error ", i);
+    EXPECT_EQ(
+        std::count_if(lines.begin(), lines.end(), [&](const auto& line) { return line.find(wanted) != line.npos; }), 1)
+        << testing::PrintToString(lines);
+  }
+  lines.clear();
+  Cache cache({.on_capture_failure = OnCaptureFailure::kReturnError, .listeners = {log}});
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FAILURE(kFailedPrecondition, cache.run(key("breaks"), stream, [](cudaStream_t) { allocate_unchecked(); }));
+  }
+  ASSERT_EQ(lines.size(), 2u) << "the first, once, and the second";
+  EXPECT_TRUE(holds_all(lines[0], {"(\"breaks\"): the capture broke"}));
+  EXPECT_TRUE(holds_all(lines[1], {"(\"breaks\"): a run failed: the capture broke"}));
+}
+
 TEST_F(MistakesTest, AFindingOfVerifyModeIsLoggedOnce) {
   std::vector<std::string> lines;
   Cache cache({.listeners = {std::make_shared<Log>([&](std::string_view line) { lines.emplace_back(line); })},
