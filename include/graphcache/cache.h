@@ -54,8 +54,8 @@ class Cache {
  public:
   // Makes no CUDA call. Invalid options make status() and each run return an error. Throws std::bad_alloc.
   explicit Cache(const Options& options = {});
-  // Destroys every executable, and waits for the work of the device. Inside a capture it does not wait: other caches of
-  // the device destroy them later. REQUIRES: no run is under way.
+  // Destroys every executable, and waits for the work of the device. Inside another cache's capture, both are done
+  // when that is over. REQUIRES: no run is under way.
   ~Cache();
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;

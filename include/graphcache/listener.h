@@ -95,7 +95,7 @@ struct CacheEvent {
 //   - Functions are called in a thread that is inside a call of a cache, without the cache's lock. Runs of the keys
 //     concerned wait meanwhile. Several threads may be in one function at once.
 //   - They must not run, warm, erase or clear keys of a cache of the device, nor wait for a thread that does.
-//   - What a cache leaves when it ends inside a capture is destroyed, and reported, by the device's other caches.
+//   - What a cache leaves when it ends inside a capture is destroyed, and reported, when that capture is over.
 //   - Each begin() that returned ok is followed by one end() of the same kind in the same thread, except what has
 //     no duration, which has an end() alone. In between come begins and ends of what the event contains.
 //   - Events of one entry come in their order. Events of different entries may come in any order, and an

@@ -21,8 +21,15 @@ struct Device {
         scratch(options.device),
         memory(std::make_shared<DeviceMemory>(options.device)),
         setter(options.device, memory, options.capture_mode),
-        memory_to_leave{{0, memory}},
         graveyard(options.device) {}
+
+  // Called outside of captures.
+  ~Device() {
+    (void)graveyard.collect_all(memory.get());
+    memory->trim();
+  }
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
 
   // The runs from now on are in the context with this id. If they were in another one before, that one is lost.
   void begin(std::uint64_t context) {
@@ -45,7 +52,6 @@ struct Device {
   const std::shared_ptr<DeviceMemory> memory;  // Device memory of updater nodes.
   Updater updater{memory};                     // The kernels of updater nodes.
   Setter setter;                               // The kernels of Recorder::write().
-  Graveyard::Memories memory_to_leave;         // `memory`, in the form that Graveyard::leave_behind() takes.
   Graveyard graveyard;
 };
 

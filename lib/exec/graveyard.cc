@@ -45,7 +45,6 @@ void Graveyard::add(std::list<Grave> place, std::unique_ptr<Executable> executab
   of.executable = std::move(executable);
   of.stream = stream;
   MutexLock lock(mutex_);
-  of.context = context_;
   of.lost = lost_;
   std::list<Grave>& others = set_aside ? aside_ : waiting_;
   others.splice(others.end(), place);
@@ -60,10 +59,7 @@ void Graveyard::keep_until_done(Executable::Formers& formers, const LaunchStream
   }
   formers.clear();
   MutexLock lock(mutex_);
-  for (Grave& grave : graves) {
-    grave.context = context_;
-    grave.lost = lost_;
-  }
+  for (Grave& grave : graves) grave.lost = lost_;
   waiting_.splice(waiting_.end(), graves);
 } catch (const std::bad_alloc&) {
 }
@@ -161,7 +157,6 @@ CallResult Graveyard::collect_all(const DeviceMemory* to_wait, bool is_patient) 
     if (and_aside) waiting_.splice(waiting_.end(), aside_);  // Later runs will destroy them.
     return {};
   }
-  Memories memories;  // Released without the lock, and after the objects that use it.
   std::list<Grave> waiting = take(and_aside);
   if (is_abandoned()) return {};  // Drops what waits.
   bool all_over = false;
@@ -185,16 +180,6 @@ CallResult Graveyard::collect_all(const DeviceMemory* to_wait, bool is_patient) 
     }
   }
   put_back(std::move(waiting));
-  Graveyard& others = orphans();
-  MutexLock lock(others.mutex_);
-  for (auto memory = others.memories_.begin(); memory != others.memories_.end();) {
-    const auto next = std::next(memory);
-    // Other owners exist as long as the memory's cache has not ended.
-    if (memory->first == context_ && memory->second.use_count() == 1) {
-      memories.splice(memories.end(), others.memories_, memory);
-    }
-    memory = next;
-  }
   return {};
 }
 
@@ -203,44 +188,17 @@ bool Graveyard::is_abandoned() {
   return lost_ != nullptr && *lost_;
 }
 
-bool Graveyard::empty() {
-  MutexLock lock(mutex_);
-  return waiting_.empty();
-}
-
 std::list<Grave> Graveyard::take(bool and_aside) {
   std::list<Grave> waiting;
-  {
-    MutexLock lock(mutex_);
-    waiting.swap(waiting_);
-    if (and_aside) waiting.splice(waiting.end(), aside_);
-  }
-  Graveyard& others = orphans();
-  MutexLock lock(others.mutex_);
-  for (auto grave = others.waiting_.begin(); grave != others.waiting_.end();) {
-    const auto next = std::next(grave);
-    if (grave->context == context_) waiting.splice(waiting.end(), others.waiting_, grave);
-    grave = next;
-  }
+  MutexLock lock(mutex_);
+  waiting.swap(waiting_);
+  if (and_aside) waiting.splice(waiting.end(), aside_);
   return waiting;
 }
 
 void Graveyard::put_back(std::list<Grave> waiting) {
   MutexLock lock(mutex_);
   waiting_.splice(waiting_.begin(), waiting);
-}
-
-void Graveyard::leave_behind(Memories memory) {
-  std::list<Grave> waiting;
-  {
-    MutexLock lock(mutex_);
-    waiting.swap(waiting_);
-    for (auto& [context, left] : memory) context = context_;
-  }
-  Graveyard& others = orphans();
-  MutexLock lock(others.mutex_);
-  others.waiting_.splice(others.waiting_.end(), waiting);
-  others.memories_.splice(others.memories_.end(), memory);
 }
 
 void Graveyard::begin(std::uint64_t context) {
@@ -273,14 +231,6 @@ Grave::~Grave() {
   };
   if (executable != nullptr) destroy(EventKind::kDestroyExecutable, [&] { executable.reset(); });
   if (epitaph.drops_graph) destroy(EventKind::kDestroyGraph, [&] { graph = {}; });
-}
-
-Graveyard& Graveyard::orphans() {
-  // Never destroyed, because the runtime may be unloaded first. Not allocated, because runs use it when memory runs
-  // out.
-  alignas(Graveyard) static unsigned char storage[sizeof(Graveyard)];
-  static Graveyard& orphans = *new (storage) Graveyard(-1);
-  return orphans;
 }
 
 }  // namespace graphcache

@@ -14,8 +14,8 @@
 // not do: parts of an upload run beside their stream, and the host's wait for that stream alone includes them
 // (docs/semantics.md).
 //
-// Each cache has its own graveyard. It also destroys what other caches of its context have left behind, but nothing of
-// other devices: work in flight there may depend on what this thread launches next (docs/demos/data_parallel.md).
+// Each cache has its own graveyard, and runs destroy nothing of other devices: work in flight there may depend on what
+// this thread launches next (docs/demos/data_parallel.md).
 #pragma once
 
 #include <absl/base/thread_annotations.h>
@@ -54,8 +54,7 @@ struct Grave {
   LaunchStream stream;                     // The stream of the last launch, if there was one.
   Event done;                              // Recorded behind the last launch, or empty.
   OwnedStream fence;                       // Has the upload behind the last launch, or none.
-  std::uint64_t context = 0;               // The id of its context.
-  // Whether that context is lost. If it is by the time of destruction, the handles are dropped.
+  // Whether its context is lost. If it is by the time of destruction, the handles are dropped.
   std::shared_ptr<const std::atomic<bool>> lost;
 
   bool is_dropped() const { return lost != nullptr && *lost; }
@@ -89,12 +88,6 @@ class Graveyard {
   // Destroys all waiting objects whose launches are complete, or, if it is patient, are so a little later. With the
   // cache's memory it first waits for the device, so that nothing is left, and then it fails only by fatal errors.
   CallResult collect_all(const DeviceMemory* to_wait = nullptr, bool is_patient = false) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether nothing waits.
-  bool empty() ABSL_LOCKS_EXCLUDED(mutex_);
-  // For a cache that is destroyed inside a capture. Runs of the device's other caches destroy what waits. The memory
-  // behind it is freed at the next erase, clear or end of one of them. Allocates nothing.
-  using Memories = std::list<std::pair<std::uint64_t, std::shared_ptr<DeviceMemory>>>;  // Paired with their contexts.
-  void leave_behind(Memories memory) ABSL_LOCKS_EXCLUDED(mutex_);
   // What is added from now on is of the context with this id.
   void begin(std::uint64_t context) ABSL_LOCKS_EXCLUDED(mutex_);
   // That id, or 0 before begin().
@@ -116,15 +109,13 @@ class Graveyard {
   static constexpr int kPasses = 6;
 
   bool is_abandoned() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Holds what ended caches have left behind.
-  static Graveyard& orphans();
   // Whether the last launch is known to be complete.
   static bool is_done(Grave& grave, const LaunchStream& stream);
   // Waits for the last launch. Returns false if nothing shows when it is complete.
   static bool wait(Grave& grave);
   // Makes the grave's fence, unless its state is known. Returns false if that is impossible.
   bool fence(Grave& grave) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Takes everything that waits, including what ended caches of the device have left behind.
+  // Takes everything that waits.
   std::list<Grave> take(bool and_aside = false) ABSL_LOCKS_EXCLUDED(mutex_);
   void put_back(std::list<Grave> waiting) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -135,7 +126,6 @@ class Graveyard {
   std::shared_ptr<std::atomic<bool>> lost_ ABSL_GUARDED_BY(mutex_);
   std::list<Grave> waiting_ ABSL_GUARDED_BY(mutex_);
   std::list<Grave> aside_ ABSL_GUARDED_BY(mutex_);  // Added with set_aside.
-  Memories memories_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace graphcache

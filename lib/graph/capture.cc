@@ -78,6 +78,7 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   }
   captured.is_misuse = recording.is_misused();
   captured.kept = recording.take_kept(&captured.content);
+  captured.until_over = recording.take_until_over();
   if (watch != nullptr) watch->report(recording.calls(), &captured);
   add_failure(&captured.capture, recording.refused());
   captured.empty_slot = recording.has_empty_slot();

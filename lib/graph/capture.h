@@ -27,6 +27,7 @@ struct Captured {
   Template graph;
   Content content;
   std::shared_ptr<Kept> kept;  // Null if the graph keeps nothing.
+  Objects until_over;          // To be released when no lock is held.
   // Work that the graph misses, if it was watched: "kernel a(float*) was launched by bar() on stream 0 (the legacy
   // stream)". Each text appears once.
   std::vector<std::string> strays;

@@ -97,6 +97,9 @@ class Recording {
     content->kept_memory = std::move(kept_memory_);
     return std::move(kept_);
   }
+  // Objects that must be released outside of the capture.
+  void keep_until_over(Objects objects) { until_over_.splice(until_over_.end(), objects); }
+  Objects take_until_over() { return std::move(until_over_); }
   // Moves out what captured parts leave.
   void take_inner(Template* graph, Content* content);
 
@@ -162,6 +165,7 @@ class Recording {
   std::vector<cudaGraphNode_t> slot_nodes_;  // The handles of slots_.nodes.
   std::shared_ptr<Kept> kept_;
   std::vector<KeptMemory> kept_memory_;
+  Objects until_over_;
   bool in_part_ = false;  // Whether a part is being recorded.
   Inner inner_;
 };

@@ -94,10 +94,8 @@ Core::Core(const Options& given, absl::Status why_not)
 
 Core::~Core() {
   clear();
-  if (device == nullptr) return;
-  if (active_recording != nullptr || !device->graveyard.empty()) {
-    device->graveyard.leave_behind(std::move(device->memory_to_leave));
-  }
+  // What it has on its device is destroyed when the capture that it ends in is over.
+  if (active_recording != nullptr && device != nullptr) active_recording->keep_until_over(std::move(leaving_));
 }
 
 // So a process can make caches and then fork.
@@ -116,7 +114,8 @@ absl::Status Core::begin(cudaStream_t stream) {
   if (lost_ && is_same && is_lasting(fatal_)) return copy_of(fatal_);
   if (!has_begun()) {
     options.device = of_device;
-    device = std::make_unique<Device>(options);
+    device = std::make_shared<Device>(options);
+    leaving_.assign(1, device);
     if (enabled && options.diagnose) find_diagnoser();
     is_usual =
         enabled && !options.inline_in_foreign_capture && options.verify_every == 0 && !audience->wants_launches();

@@ -96,7 +96,7 @@ class Core {
   const std::shared_ptr<const Audience> audience;
   // The following are set by begin().
   Options options;  // With the actual device.
-  std::unique_ptr<Device> device;
+  std::shared_ptr<Device> device;
   // Whether the cache has begun, things are captured, and no option requires other work before a hit.
   bool is_usual = false;
   const detail::DiagnoseInterface* diagnoser = nullptr;  // Null unless Options::diagnose is set and works.
@@ -117,6 +117,7 @@ class Core {
   std::atomic<bool> has_begun_{false};
   std::atomic<bool> is_begun_{false};  // Since the last clear().
   std::atomic<bool> lost_{false};
+  Objects leaving_;  // `device`, in a list that needs no memory any more.
   mutable Mutex mutex_;
   absl::Status not_begun_ ABSL_GUARDED_BY(mutex_);  // Why the last call of begin() failed.
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);

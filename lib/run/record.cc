@@ -121,6 +121,7 @@ Captured Run::capture_on(cudaStream_t stream, const detail::Call& call, const Te
                    ? make_graph(call, core_.options.device)
                    : capture(stream, core_.options.capture_mode, call, core_.device->setter, core_.diagnoser, tell);
     (*report)->event.status = captured.failure();
+    dropped_.splice(dropped_.end(), captured.until_over);
   }
   return captured;
 }

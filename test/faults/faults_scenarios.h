@@ -26,7 +26,7 @@ class ScenarioList {
   std::vector<std::unique_ptr<Scenario>> all;
 };
 
-// For a scenario that ends the cache. The other one finds its device, and destroys what the first has left behind.
+// For a scenario that ends the cache.
 inline void make_another_cache(World& world) {
   world.cache.emplace();
   EXPECT_TRUE(world.cache->run(key("first"), world.stream, [](cudaStream_t) {}).ok());
