@@ -31,60 +31,69 @@ size_t hash_of(const char* bytes, size_t size) {
   return siphash13(secret, bytes, size);
 }
 
-// Reads an encoding, to make a text of at most max_text bytes. The encoding of a graphcache_key() that threw has no end
-// mark, so readers check done().
+// Reads an encoding, of at most max_depth parts in each other, to make a text of at most max_text bytes. What is not an
+// encoding ends at its first mistake. Such are bytes from outside, and the encoding of a graphcache_key() that threw,
+// which has no end mark.
 class Reader {
  public:
-  Reader(const char* data, size_t size, size_t max_text = SIZE_MAX)
-      : at_(data), end_(data + size), max_text_(max_text) {}
+  Reader(const char* data, size_t size, size_t max_text = SIZE_MAX, int max_depth = std::numeric_limits<int>::max())
+      : left_(data, size), max_text_(max_text), depth_(max_depth) {}
 
-  bool done() const { return at_ == end_; }
+  bool done() const { return left_.empty(); }
+  // Whether no mistake has been found so far.
+  bool is_valid() const { return is_valid_; }
+  unsigned fail() {
+    is_valid_ = false;
+    left_ = {};
+    return 0;
+  }
   size_t max_text() const { return max_text_; }
-  void stop_if_longer(const std::string& text) {
-    if (text.size() > max_text_) at_ = end_;
+
+  // Called before and after each part.
+  void enter() {
+    if (depth_-- == 0) fail();
+  }
+  void leave(const std::string& text) {
+    ++depth_;
+    if (text.size() > max_text_) left_ = {};
   }
 
-  // The kind of the next part, or its mark. `number` is set for a kind.
-  unsigned next(uint64_t& number) {
-    const unsigned tag = static_cast<unsigned char>(*at_++);
-    if (tag < kInteger) return tag;
-    const unsigned bytes = tag & 0x0f;
+  // The kind of the next part, or its mark. `number` is set for a kind, and `text` for kText. The parts that the part
+  // contains follow. 0 if the encoding ends within the part.
+  unsigned next(uint64_t& number, std::string_view& text) {
+    if (done()) return fail();
+    const unsigned tag = static_cast<unsigned char>(left_[0]);
+    const size_t bytes = tag < kInteger ? 0 : tag & 0x0f;
+    left_.remove_prefix(1);
+    if (bytes > sizeof(number) || bytes > left_.size()) return fail();
     number = 0;
-    std::memcpy(&number, at_, bytes);
-    at_ += bytes;
+    std::memcpy(&number, left_.data(), bytes);
+    left_.remove_prefix(bytes);
+    if (tag < kInteger) return tag;
+    if ((tag & 0xf0) == kText) {
+      if (number > left_.size()) return fail();
+      text = left_.substr(0, number);
+      left_.remove_prefix(number);
+    }
     return tag & 0xf0;
   }
 
-  // Whether next() and a following text() stay within the encoding.
-  bool may_next() const {
-    const auto left = static_cast<size_t>(end_ - at_);
-    if (left == 0) return false;
-    const unsigned tag = static_cast<unsigned char>(*at_);
-    if (tag < kInteger) return tag >= kFalse && tag <= kEnd;
-    const size_t bytes = tag & 0x0f;
-    if ((tag & 0xf0) > kTuple || bytes > sizeof(uint64_t) || left < 1 + bytes) return false;
-    uint64_t number = 0;
-    std::memcpy(&number, at_ + 1, bytes);
-    return (tag & 0xf0) != kText || number <= left - 1 - bytes;
-  }
-
-  // The text after next() has returned kText.
-  std::string_view text(uint64_t size) {
-    const std::string_view result(at_, size);
-    at_ += size;
-    return result;
-  }
-
+  // Whether kEnd follows, which is skipped, or nothing, which is a mistake.
   bool skip_end() {
-    if (done() || static_cast<unsigned char>(*at_) != kEnd) return false;
-    ++at_;
+    if (done()) {
+      fail();
+      return true;
+    }
+    if (static_cast<unsigned char>(left_[0]) != kEnd) return false;
+    left_.remove_prefix(1);
     return true;
   }
 
  private:
-  const char* at_;
-  const char* end_;
-  size_t max_text_;
+  std::string_view left_;
+  const size_t max_text_;
+  int depth_;
+  bool is_valid_ = true;
 };
 
 std::string_view cut(std::string_view text, size_t limit) {
@@ -99,16 +108,18 @@ void render(Reader& reader, std::string& out);
 
 void render_list(Reader& reader, uint64_t count, const char* brackets, std::string& out) {
   out += brackets[0];
-  for (uint64_t i = 0; i < count && !reader.done(); ++i) {
+  uint64_t i = 0;
+  for (; i < count && !reader.done(); ++i) {
     if (i > 0) out += ", ";
     render(reader, out);
   }
+  if (i < count) reader.fail();
   out += brackets[1];
 }
 
 void render_user_type(Reader& reader, std::string& out) {
   out += '{';
-  for (bool first = true; !reader.done() && !reader.skip_end(); first = false) {
+  for (bool first = true; !reader.skip_end(); first = false) {
     if (!first) out += ", ";
     render(reader, out);
   }
@@ -126,9 +137,10 @@ void render_launch_config(Reader& reader, std::string& out) {
 }
 
 void render(Reader& reader, std::string& out) {
-  if (reader.done()) return;
+  reader.enter();
   uint64_t number = 0;
-  switch (reader.next(number)) {
+  std::string_view text;
+  switch (reader.next(number, text)) {
     case kFalse:
       out += "false";
       break;
@@ -168,106 +180,47 @@ void render(Reader& reader, std::string& out) {
     case kPointer:
       absl::StrAppend(&out, "0x", absl::Hex(number));
       break;
-    case kText: {
-      const std::string_view text = reader.text(number).substr(0, reader.max_text());
+    case kText:
+      text = text.substr(0, reader.max_text());
       absl::StrAppend(&out, "\"", absl::Utf8SafeCHexEscape({text.data(), text.size()}), "\"");
       break;
-    }
     case kSequence:
       render_list(reader, number, "[]", out);
       break;
     case kTuple:
       render_list(reader, number, "()", out);
       break;
-  }
-  reader.stop_if_longer(out);
-}
-
-// Skips a part; returns false if it is incomplete.
-bool skip(Reader& reader, int depth) {
-  const auto skip_parts = [&](uint64_t count) {
-    for (uint64_t i = 0; i < count; ++i) {
-      if (!skip(reader, depth - 1)) return false;
-    }
-    return true;
-  };
-  if (depth == 0 || !reader.may_next()) return false;
-  uint64_t number = 0;
-  switch (reader.next(number)) {
-    case kSomeValue:
-      return skip_parts(1);
-    case kDim3:
-      return skip_parts(3);
-    case kLaunchConfig:
-      return skip_parts(7);
-    case kSequence:
-    case kTuple:
-      return skip_parts(number);
-    case kText:
-      reader.text(number);
-      return true;
-    case kBegin:
-      while (!reader.skip_end()) {
-        if (!skip(reader, depth - 1)) return false;
-      }
-      return true;
-    case kEnd:
-      return false;
     default:
-      return true;
+      reader.fail();
   }
+  reader.leave(out);
 }
 
 }  // namespace
 
-Key::Key(const char* bytes, size_t size) : size_(size), hash_(hash_of(bytes, size)) {
+Key::Key(const char* bytes, size_t size) : Key(bytes, size, hash_of(bytes, size)) {}
+
+Key::Key(const char* bytes, size_t size, size_t hash) : size_(size), hash_(hash) {
   if (is_inline()) {
     std::memcpy(inline_, bytes, kInlineBytes);
   } else {
+    std::memset(inline_, 0, kInlineBytes);  // Because swap() copies all of it.
     heap_ = new char[size];
     std::memcpy(heap_, bytes, size);
   }
 }
 
-Key::Key(const Key& other) : size_(other.size_), hash_(other.hash_) {
-  if (is_inline()) {
-    std::memcpy(inline_, other.inline_, kInlineBytes);
-  } else {
-    heap_ = new char[size_];
-    std::memcpy(heap_, other.heap_, size_);
-  }
-}
-
-Key& Key::operator=(const Key& other) {
-  if (this != &other) *this = Key(other);
-  return *this;
-}
-
-Key& Key::operator=(Key&& other) noexcept {
-  if (this != &other) {
-    if (!is_inline()) delete[] heap_;
-    take(other);
-  }
-  return *this;
-}
-
-void Key::take(Key& other) noexcept {
-  size_ = other.size_;
-  hash_ = other.hash_;
-  if (is_inline()) {
-    std::memcpy(inline_, other.inline_, kInlineBytes);
-    return;
-  }
-  heap_ = other.heap_;
-  std::memset(other.inline_, 0, kInlineBytes);
-  other.size_ = 0;
-  other.hash_ = 0;
+void Key::swap(Key& other) noexcept {
+  std::swap(inline_, other.inline_);  // Includes heap_.
+  std::swap(size_, other.size_);
+  std::swap(hash_, other.hash_);
 }
 
 std::string_view Key::label() const {
   for (Reader reader(data(), size()); !reader.done();) {
     uint64_t number = 0;
-    if (reader.next(number) == kText) return cut(reader.text(number), kLabelBytes);
+    std::string_view text;
+    if (reader.next(number, text) == kText) return cut(text, kLabelBytes);
   }
   return {};
 }
@@ -277,7 +230,8 @@ std::vector<KeyPart> Key::parts() const {
   using Kind = KeyPart::Kind;
   for (Reader reader(data(), size()); !reader.done();) {
     uint64_t number = 0;
-    const unsigned tag = reader.next(number);
+    std::string_view text;
+    const unsigned tag = reader.next(number, text);
     const auto value = static_cast<int64_t>(number);
     switch (tag) {
       case kFalse:
@@ -302,7 +256,7 @@ std::vector<KeyPart> Key::parts() const {
         parts.push_back({Kind::kAddress, value, ""});
         break;
       case kText:
-        parts.push_back({Kind::kText, 0, std::string(reader.text(number))});
+        parts.push_back({Kind::kText, 0, std::string(text)});
         break;
       default:  // a container
         break;
@@ -315,10 +269,10 @@ std::uint64_t KeyBytes::checksum(std::string_view text) { return siphash13({1, 2
 
 bool KeyBytes::read(std::string_view bytes, Key* key) {
   constexpr int kMostDepth = 64;  // limit for nested containers, which could exhaust the stack
-  Reader reader(bytes.data(), bytes.size());
-  while (!reader.done()) {
-    if (!skip(reader, kMostDepth)) return false;
-  }
+  Reader reader(bytes.data(), bytes.size(), SIZE_MAX, kMostDepth);
+  std::string text;  // Nobody reads it.
+  while (!reader.done()) render(reader, text);
+  if (!reader.is_valid()) return false;
   char inline_bytes[Key::kInlineBytes] = {};
   const bool is_inline = bytes.size() <= Key::kInlineBytes;
   if (is_inline && !bytes.empty()) std::memcpy(inline_bytes, bytes.data(), bytes.size());

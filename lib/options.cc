@@ -7,23 +7,12 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <initializer_list>
 #include <system_error>
 #include <utility>
 
 #include "run/core.h"
 
 namespace graphcache {
-namespace {
-
-template <class T>
-void check_choice(const char* name, T value, std::initializer_list<T> valid, absl::Status* status) {
-  if (std::find(valid.begin(), valid.end(), value) != valid.end()) return;
-  status->Update(absl::InvalidArgumentError(
-      absl::StrCat("Options::", name, " has an invalid value (", static_cast<int>(value), ")")));
-}
-
-}  // namespace
 
 absl::Status check(Options& options) {
   if (options.device == kMinusOne) {
@@ -47,14 +36,6 @@ absl::Status check(Options& options) {
     return absl::InvalidArgumentError(
         "Options::instantiate_flags may contain only cudaGraphInstantiateFlagUseNodePriority");
   }
-  absl::Status status;
-  check_choice("share", options.share, {Share::kNever, Share::kWhenFull, Share::kAlways}, &status);
-  check_choice("capture_mode", options.capture_mode,
-               {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed}, &status);
-  check_choice("on_capture_failure", options.on_capture_failure,
-               {OnCaptureFailure::kRunDirectly, OnCaptureFailure::kReturnError}, &status);
-  check_choice("on_stale", options.on_stale, {OnStale::kReport, OnStale::kForget, OnStale::kReturnError}, &status);
-  if (!status.ok()) return status;
   if (const char* const wanted = std::getenv("GRAPHCACHE_VERIFY");
       is_set("GRAPHCACHE_VERIFY") && options.verify_every == 0) {
     int every = 0;

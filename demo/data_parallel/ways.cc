@@ -71,11 +71,10 @@ class CacheRun : public Trainer {
     const graphcache::Stats stats = cache_.stats();
     Digest digest = outcomes_;
     for (const std::uint64_t count : stats.eager_reasons) digest.add(count);
-    for (const std::uint64_t count : stats.refused_updates) digest.add(count);
     for (const std::uint64_t count :
          {stats.failed, stats.captures, stats.capture_failures, stats.instantiations, stats.updates, stats.set_switches,
-          stats.patched_nodes, stats.evictions, stats.forgotten, stats.refused_device_updates, stats.live_executables,
-          stats.live_templates, stats.families, stats.estimated_device_bytes}) {
+          stats.patched_nodes, stats.evictions, stats.forgotten, stats.refused_updates, stats.refused_device_updates,
+          stats.live_executables, stats.live_templates, stats.families, stats.estimated_device_bytes}) {
       digest.add(count);
     }
     return digest.value();

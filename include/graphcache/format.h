@@ -1,5 +1,4 @@
-// Makes Outcome, EagerReason, UpdateRefusal, Stats and EntryInfo printable by fmt. Optional: no other public header
-// needs fmt.
+// Makes Outcome, EagerReason, Stats and EntryInfo printable by fmt. Optional: no other public header needs fmt.
 //
 //   fmt::print("{}\n", cache.stats());
 #pragma once
@@ -29,8 +28,6 @@ template <>
 struct fmt::formatter<graphcache::Outcome> : graphcache::detail::ToStringFormatter<graphcache::Outcome> {};
 template <>
 struct fmt::formatter<graphcache::EagerReason> : graphcache::detail::ToStringFormatter<graphcache::EagerReason> {};
-template <>
-struct fmt::formatter<graphcache::UpdateRefusal> : graphcache::detail::ToStringFormatter<graphcache::UpdateRefusal> {};
 template <>
 struct fmt::formatter<graphcache::Stats> : graphcache::detail::ToStringFormatter<graphcache::Stats> {};
 template <>

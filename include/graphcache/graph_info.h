@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,8 +37,6 @@ struct GraphNode {
   std::vector<Attribute> attributes;
   std::vector<Argument> arguments;
   std::vector<std::uint32_t> dependencies;  // Indices in GraphInfo::nodes of the nodes that it waits for.
-  // The number by which profilers show this node of the captured graph. Drivers since CUDA 13.1 report it.
-  std::optional<std::uint64_t> tools_id;
 };
 
 // The graph that an entry keeps, as it was captured.
@@ -48,9 +45,6 @@ struct GraphInfo {
   std::string label;             // The entry's EntryInfo::label.
   std::uint64_t family = 0;      // The entry's EntryInfo::family.
   std::vector<GraphNode> nodes;  // The nodes in the order in which the calls of the capture added them.
-  // The numbers by which profilers show graphs, as far as the driver reports them.
-  std::optional<std::uint64_t> graph_id;       // The number of the captured graph.
-  std::optional<std::uint64_t> executable_id;  // The number of its executable, if it has one.
 };
 
 // How much two nodes differ, in ascending order.

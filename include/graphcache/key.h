@@ -49,13 +49,15 @@ class Key {
   static constexpr size_t kInlineBytes = 48;
   static constexpr size_t kLabelBytes = 32;
 
-  // A key of at most kInlineBytes canonical bytes does not allocate. A longer one owns one heap block; moving from it
-  // passes the block on and leaves an empty key.
+  // A key of at most kInlineBytes canonical bytes does not allocate. A longer one owns one heap block, which moves with
+  // it. A key that was moved from is empty.
   Key() noexcept : inline_{} {}
-  Key(const Key& other);
-  Key(Key&& other) noexcept { take(other); }
-  Key& operator=(const Key& other);
-  Key& operator=(Key&& other) noexcept;
+  Key(const Key& other) : Key(other.data(), other.size_, other.hash_) {}
+  Key(Key&& other) noexcept : Key() { swap(other); }
+  Key& operator=(Key other) noexcept {
+    swap(other);
+    return *this;
+  }
   ~Key() {
     if (!is_inline()) delete[] heap_;
   }
@@ -102,9 +104,8 @@ class Key {
 
   // If `size` is at most kInlineBytes, `bytes` must have kInlineBytes readable bytes, which are zero from `size` on.
   Key(const char* bytes, size_t size);
-
-  // Overwrites this key, whose heap block must have been freed, and takes over the block of `other`.
-  void take(Key& other) noexcept;
+  Key(const char* bytes, size_t size, size_t hash);
+  void swap(Key& other) noexcept;
 
   bool is_inline() const { return size_ <= kInlineBytes; }
 

@@ -33,9 +33,8 @@ namespace graphcache {
 // What happened. An event contains those that were caused by it.
 enum class EventKind {
   // A run, from its begin to its end. Of runs that find an executable ready, runs inside another run's capture, and
-  // runs
-  // of a disabled cache, as many as Listener::wants() says. A run that fails before it looks for a graph may be
-  // missing.
+  // runs of a disabled cache, at least as many as Listener::wants() says. A run that fails before it looks for a graph
+  // may be missing.
   kRun,
   kCapture,      // A capture, including the call of `fn`, until its graph is kept or given up.
   kLaunch,       // A launch of the key's graph, if Listener::wants() says so.
@@ -69,7 +68,9 @@ inline bool has_duration(EventKind kind) {
 struct CacheEvent {
   EventKind kind;
   const Key& key;
-  std::uint64_t entry = 0;  // EntryInfo::id, or 0 for hits and runs without an entry.
+  // EntryInfo::id. 0 for hits, for runs without an entry, and for each run that is reported because of Wants::hits,
+  // even if it then is no hit.
+  std::uint64_t entry = 0;
   // The number of the captured graph that the event is about, which no other graph of the process has. 0 if there is
   // none, at the begin of a capture, and for hits.
   std::uint64_t graph = 0;
@@ -112,7 +113,8 @@ class Listener {
   // What the listener receives beside the events that are no hits. A cache asks once, when it is made, and what no
   // listener wants costs nothing.
   struct Wants {
-    // kRun of every n-th hit of each thread, where n is rounded up to a power of two. 0: of none.
+    // kRun of at least every n-th hit of each thread, where n is rounded up to a power of two. 0: of none. The smallest
+    // n that a listener of the cache wants holds for all of its listeners, so each may receive more hits than it wants.
     int hits = 0;
     bool launches = false;  // kLaunch, hits included. Hits then take a longer way through the cache.
   };

@@ -83,22 +83,9 @@ enum class Loss : std::uint8_t {
   kValues,     // A value had changed that was not found, so another graph took its place (values.h).
 };
 
-// Why the runtime refused to update an executable, after cudaGraphExecUpdateResult.
-enum class UpdateRefusal {
-  kTopology,      // Nodes or edges differ.
-  kNodeType,      // The type of a node differs.
-  kFunction,      // One kernel cannot take the place of the other.
-  kParameters,    // Parameters differ that an update cannot change.
-  kAttributes,    // Launch attributes differ that an update cannot change.
-  kNotSupported,  // A node differs in some other way that an update cannot change.
-  kOther,         // The runtime gave no reason.
-};
-inline constexpr int kUpdateRefusalCount = 7;
-
 // The enumerator without its k, in lower case: "replayed", "capture_failed", ...
 const char* to_string(Outcome outcome);
 const char* to_string(EagerReason reason);
-const char* to_string(UpdateRefusal refusal);
 
 // A snapshot of the counters since the cache was made. The runs of other threads go on meanwhile: each counter includes
 // every run that returned before the call, and may include runs that are still under way.
@@ -132,9 +119,9 @@ struct Stats {
   // that cannot be instantiated; verify mode (OnStale::kForget); a new recording for changed values. Until something is
   // erased, live_templates equals captures - forgotten.
   std::uint64_t forgotten = 0;
-  // +1 for each update that the runtime refused, by its reason. The two graphs looked like siblings but are not, so the
-  // key has no siblings from then on.
-  std::array<std::uint64_t, kUpdateRefusalCount> refused_updates{};
+  // +1 for each update that the runtime refused (EntryInfo::refusal). The two graphs looked like siblings but are not,
+  // so the key has no siblings from then on.
+  std::uint64_t refused_updates = 0;
   // +1 for each executable that was meant to be device-updated, and that the driver did not accept as such.
   std::uint64_t refused_device_updates = 0;
   std::uint64_t verified = 0;  // +1 for each hit whose `fn` was recorded again and compared (Options::verify_every).
@@ -162,7 +149,6 @@ struct Stats {
 
   std::uint64_t outcome(Outcome which) const { return outcomes[static_cast<std::size_t>(which)]; }
   std::uint64_t eager(EagerReason reason) const { return eager_reasons[static_cast<std::size_t>(reason)]; }
-  std::uint64_t refused(UpdateRefusal why) const { return refused_updates[static_cast<std::size_t>(why)]; }
   // The number of all runs: those with an outcome, and those that failed.
   std::uint64_t runs() const;
   std::uint64_t hits() const;

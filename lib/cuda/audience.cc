@@ -43,37 +43,20 @@ Audience::Audience(const Listeners& listeners) {
   for (const std::shared_ptr<Listener>& listener : listeners) {
     if (listener == nullptr) continue;  // Then the options are invalid.
     const Listener::Wants wants = listener->wants();
-    const std::uint64_t mask = wants.hits > 0 ? std::bit_ceil(static_cast<std::uint64_t>(wants.hits)) - 1 : UINT64_MAX;
-    seats_.push_back({listener, mask, wants.launches});
+    seats_.push_back({listener, wants.launches});
     wants_launches_ = wants_launches_ || wants.launches;
-    hits_mask_ = std::min(hits_mask_, mask);
+    if (wants.hits > 0) hits_mask_ = std::min(hits_mask_, std::bit_ceil(static_cast<std::uint64_t>(wants.hits)) - 1);
   }
 }
 
-bool Audience::is_for(const Seat& seat, const Filter& filter) {
-  const bool is_sampled = (filter.uses & seat.hits_mask) == seat.hits_mask;
-  switch (filter.kind) {
-    case Filter::Kind::kAll:
-      return true;
-    case Filter::Kind::kLaunches:
-      return seat.wants_launches;
-    case Filter::Kind::kSampled:
-      return is_sampled;
-    case Filter::Kind::kNotSampled:
-      return !is_sampled;
-  }
-  return false;
-}
-
-Audience::Span::Span(const Audience& audience, const CacheEvent& of, Filter filter)
-    : event(of), audience_(audience), filter_(filter) {
+Audience::Span::Span(const Audience& audience, const CacheEvent& of) : event(of), audience_(audience) {
   if (audience.empty()) return;
   event.thread = detail::number_of_this_thread();
   event.begin = std::chrono::steady_clock::now();
   const bool may_refuse = event.kind == EventKind::kCapture || event.kind == EventKind::kLaunch;
   for (; begun_ < audience.seats_.size(); ++begun_) {
     const Seat& seat = audience.seats_[begun_];
-    if (!is_for(seat, filter)) continue;
+    if (!seat.receives(event.kind)) continue;
     absl::Status status = guarded(event.kind, [&] { return seat.listener->begin(event); });
     if (status.ok() || !may_refuse) continue;
     refused_ = event.status = std::move(status);
@@ -86,7 +69,7 @@ Audience::Span::~Span() {
   event.end = std::chrono::steady_clock::now();
   while (begun_ > 0) {
     const Seat& seat = audience_.seats_[--begun_];
-    if (is_for(seat, filter_)) audience_.end(seat, event);
+    if (seat.receives(event.kind)) audience_.end(seat, event);
   }
 }
 

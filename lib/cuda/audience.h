@@ -26,18 +26,10 @@ class Audience {
   // Some listener wants the run of a thread that has made this many, if all these bits are set.
   std::uint64_t hits_mask() const { return hits_mask_; }
 
-  // Which listeners an event is for.
-  struct Filter {
-    enum class Kind : std::uint8_t { kAll, kLaunches, kSampled, kNotSampled };
-    Kind kind = Kind::kAll;
-    std::uint64_t uses = 0;  // Number of runs of the thread, for the last two.
-  };
-
   // An event that lasts until the end of the scope. Does nothing, and reads no clock, if nobody listens.
   class Span {
    public:
-    Span(const Audience& audience, const CacheEvent& of) : Span(audience, of, Filter()) {}
-    Span(const Audience& audience, const CacheEvent& of, Filter filter);
+    Span(const Audience& audience, const CacheEvent& of);
     ~Span();
     Span(const Span&) = delete;
     Span& operator=(const Span&) = delete;
@@ -56,7 +48,6 @@ class Audience {
 
    private:
     const Audience& audience_;
-    const Filter filter_;
     std::size_t begun_ = 0;  // Listeners that expect an end: the first so many.
     absl::Status refused_;
   };
@@ -68,11 +59,11 @@ class Audience {
  private:
   struct Seat {
     std::shared_ptr<Listener> listener;
-    std::uint64_t hits_mask;
     bool wants_launches;
+
+    bool receives(EventKind kind) const { return kind != EventKind::kLaunch || wants_launches; }
   };
 
-  static bool is_for(const Seat& seat, const Filter& filter);
   void end(const Seat& seat, const CacheEvent& event) const noexcept;
 
   std::vector<Seat> seats_;

@@ -63,10 +63,9 @@ inline cudaError_t node_type(cudaGraphNode_t node, bool by_driver, cudaGraphNode
   constexpr unsigned kNewerType = 15;  // The largest value that this enumeration can represent in every toolkit.
   unsigned found = CU_GRAPH_NODE_TYPE_EMPTY;
   static_assert(sizeof found == sizeof(CUgraphNodeType) && sizeof found == sizeof(cudaGraphNodeType));
-  const auto get = driver().node_type;
-  const cudaError_t error = by_driver && get != nullptr
-                                ? static_cast<cudaError_t>(get(node, reinterpret_cast<CUgraphNodeType*>(&found)))
-                                : cudaGraphNodeGetType(node, reinterpret_cast<cudaGraphNodeType*>(&found));
+  const cudaError_t error =
+      by_driver ? static_cast<cudaError_t>(driver().node_type(node, reinterpret_cast<CUgraphNodeType*>(&found)))
+                : cudaGraphNodeGetType(node, reinterpret_cast<cudaGraphNodeType*>(&found));
   *type = static_cast<cudaGraphNodeType>(std::min(found, kNewerType));
   return error;
 }
@@ -113,15 +112,6 @@ inline cudaGraphNodeParams params_of_any(const cudaKernelNodeParams& params) {
   return any;
 }
 #endif
-
-inline CallResult patch_kernel(cudaGraphExec_t executable, cudaGraphNode_t node, const cudaKernelNodeParams& params) {
-#if CUDART_VERSION >= 13020
-  cudaGraphNodeParams any = params_of_any(params);
-  return {"cudaGraphExecNodeSetParams", cudaGraphExecNodeSetParams(executable, node, &any)};
-#else
-  return {"cudaGraphExecKernelNodeSetParams", cudaGraphExecKernelNodeSetParams(executable, node, &params)};
-#endif
-}
 
 inline CallResult patch_memset(cudaGraphExec_t executable, cudaGraphNode_t node, const cudaMemsetParams& params) {
 #if CUDART_VERSION >= 13020
@@ -292,7 +282,7 @@ using cudaLibrary_t = CUlibrary;
 
 template <class Function, class... Args>
 cudaError_t call_driver(Function* function, Args... args) {
-  return function != nullptr ? static_cast<cudaError_t>(function(args...)) : cudaErrorCallRequiresNewerDriver;
+  return static_cast<cudaError_t>(function(args...));
 }
 
 inline cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, CUjit_option* jit_options,

@@ -48,16 +48,25 @@ void DeviceMemory::give(Pieces piece) noexcept {
   free_ = std::move(piece);
 }
 
+CallResult DeviceMemory::stream(cudaStream_t* out) {
+  MutexLock lock(mutex_);
+  if (stream_.get() == nullptr) {
+    if (const CallResult made = make_stream(cudaStreamNonBlocking, &stream_); made.error != cudaSuccess) return made;
+  }
+  *out = stream_.get();
+  return {};
+}
+
 // A copy from pageable memory has read it when the call returns, and waits for no work in flight.
 CallResult DeviceMemory::copy(void* to, const void* from, std::size_t bytes) {
   cudaStream_t stream = nullptr;
-  if (const CallResult made = stream_.get(&stream); made.error != cudaSuccess) return made;
+  if (const CallResult made = this->stream(&stream); made.error != cudaSuccess) return made;
   return {"cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream)};
 }
 
 CallResult DeviceMemory::mark(Event* end) {
   cudaStream_t stream = nullptr;
-  if (const CallResult made = stream_.get(&stream); made.error != cudaSuccess) return made;
+  if (const CallResult made = this->stream(&stream); made.error != cudaSuccess) return made;
   if (end->get() == nullptr) {
     if (const cudaError_t error = make_event(end); error != cudaSuccess) return {"cudaEventCreateWithFlags", error};
   }
@@ -91,8 +100,8 @@ void DeviceMemory::abandon() {
     MutexLock lock(mutex_);
     ++lost_contexts_;
     late_error_ = cudaSuccess;
+    stream_.release();
   }
-  stream_.abandon();
   for (Pieces piece = take_all(); piece != nullptr; piece = std::move(piece->next)) continue;
 }
 

@@ -43,7 +43,7 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
 
   // The stream of copies, and of warm()'s uploads: the caller's may be busy for long. It is of the device that was
   // current at the first call.
-  CallResult stream(cudaStream_t* out) { return stream_.get(out); }
+  CallResult stream(cudaStream_t* out) ABSL_LOCKS_EXCLUDED(mutex_);
   // Enqueues a copy to a block, and marks its end by an event, which it makes if there is none. The bytes may be gone
   // when it returns.
   CallResult copy(void* to, const void* from, std::size_t bytes);
@@ -80,8 +80,8 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   void give(Pieces piece) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
 
   const int device_;
-  OwnStream stream_;
   Mutex mutex_;
+  OwnedStream stream_ ABSL_GUARDED_BY(mutex_);  // Made at its first use.
   Pieces free_ ABSL_GUARDED_BY(mutex_);
   int lost_contexts_ ABSL_GUARDED_BY(mutex_) = 0;
   std::atomic<int> late_error_{cudaSuccess};

@@ -7,6 +7,11 @@
 #include "cuda/handles.h"
 
 namespace graphcache {
+namespace {
+
+constexpr unsigned kOldest = 12000;  // The first version of CUDA whose drivers the library can use.
+
+}  // namespace
 
 const Driver& driver() {
   static const Driver driver = [] {
@@ -14,8 +19,9 @@ const Driver& driver() {
     Driver found;
     found.version = 0;
     if (cudaDriverGetVersion(&found.version) != cudaSuccess) found.version = 0;
-    const auto set = [](auto& function, const char* name, unsigned version = 12000) {
+    const auto set = [&](auto& function, const char* name, unsigned version = kOldest) {
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(driver_function(name, version));
+      if (function == nullptr && version == kOldest && found.missing == nullptr) found.missing = name;
     };
     set(found.current_context, "cuCtxGetCurrent");
     set(found.context_id, "cuCtxGetId");
@@ -45,13 +51,11 @@ const Driver& driver() {
 
 CUcontext current_context() {
   CUcontext context = nullptr;
-  const auto get = driver().current_context;
-  return get != nullptr && get(&context) == CUDA_SUCCESS ? context : nullptr;
+  return driver().current_context(&context) == CUDA_SUCCESS ? context : nullptr;
 }
 
 bool has_context() {
   if (current_context() != nullptr) return true;
-  if (driver().current_context == nullptr) return false;
   const LastErrorGuard last_error;
   int device = 0;
   if (cudaGetDevice(&device) == cudaSuccess) cudaSetDevice(device);
@@ -60,21 +64,20 @@ bool has_context() {
 
 CallResult find_context(int device, std::uint64_t* id) {
   const DeviceGuard current(device);
-  const auto get = driver().context_id;
   *id = UINT64_MAX - static_cast<std::uint64_t>(device);
-  if (current.result().error != cudaSuccess || get == nullptr || !has_context()) return current.result();
+  if (current.result().error != cudaSuccess || !has_context()) return current.result();
   unsigned long long found = 0;
-  const CUresult result = get(nullptr, &found);
+  const CUresult result = driver().context_id(nullptr, &found);
   if (result == CUDA_SUCCESS) *id = found;
   return {"cuCtxGetId", static_cast<cudaError_t>(result), /*latches=*/false};
 }
 
 CUfunction function_of_library(const void* kernel) {
   RelaxedCaptureMode relaxed;
-  const auto get = has_context() ? driver().kernel_function : nullptr;
+  if (!has_context()) return nullptr;
   CUfunction function = nullptr;
-  if (get == nullptr) return nullptr;
-  return get(&function, reinterpret_cast<CUkernel>(const_cast<void*>(kernel))) == CUDA_SUCCESS ? function : nullptr;
+  const auto of = reinterpret_cast<CUkernel>(const_cast<void*>(kernel));
+  return driver().kernel_function(&function, of) == CUDA_SUCCESS ? function : nullptr;
 }
 
 }  // namespace graphcache

@@ -1,5 +1,6 @@
 // The driver functions that the library calls. They are looked up by the runtime, so nothing links against libcuda. A
-// function that the driver does not have is null.
+// function that is newer than CUDA 12.0 is null if the driver does not have it. No cache begins without the others
+// (Core::begin), so nobody else checks them.
 #pragma once
 
 #include <cuda.h>
@@ -14,7 +15,8 @@ namespace graphcache {
 struct CallResult;  // cuda/errors.h
 
 struct Driver {
-  int version;  // In the form of CUDART_VERSION; 0 if it is unknown.
+  int version;                    // In the form of CUDART_VERSION; 0 if it is unknown.
+  const char* missing = nullptr;  // The first function of CUDA 12.0 that the driver does not have, or null.
   CUresult (*current_context)(CUcontext*);
   CUresult (*context_id)(CUcontext, unsigned long long*);
   CUresult (*stream_context)(CUstream, CUcontext*);
@@ -39,7 +41,7 @@ struct Driver {
                             void**, void**);
 #endif
 
-  // Reads a launch attribute of a kernel node, and whether it is not all zeros. REQUIRES: the getter is not null.
+  // Reads a launch attribute of a kernel node, and whether it is not all zeros.
   CUresult read_attribute(CUgraphNode node, CUlaunchAttributeID id, CUlaunchAttributeValue* value, bool* is_set) const {
     CUlaunchAttributeValue unset;
     std::memset(value, 0, sizeof *value);
@@ -62,7 +64,7 @@ CUcontext current_context();
 bool has_context();
 
 // Finds the id of the context that is current while the device is. After cudaDeviceReset the device has another
-// context, and no id is given twice. An older driver has no ids; then each device has one.
+// context, and no id is given twice.
 CallResult find_context(int device, std::uint64_t* id);
 
 // The function of a library's kernel in the current context, or null if there is none. This needs the driver, because

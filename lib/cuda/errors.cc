@@ -11,7 +11,6 @@
 #include <new>
 #include <string>
 
-#include "cuda/capture_advice.h"
 #include "cuda/handles.h"
 #include "graphcache/detail/call.h"
 #include "graphcache/status.h"
@@ -62,7 +61,43 @@ const char* advice_on_fatal(cudaError_t error) {
   }
 }
 
-absl::Status failure(std::string_view call, const char* verb, cudaError_t error, const char* advice) noexcept try {
+}  // namespace
+
+const char* advice(cudaError_t error) {
+  switch (error) {
+    case cudaErrorStreamCaptureUnsupported:
+      return ". A capture forbids this call: move allocations, synchronizations and queries out of fn, or use "
+             "cudaMallocAsync on rec.stream() and free the memory in fn";
+    case cudaErrorStreamCaptureInvalidated:
+      return ". An earlier call of fn, or of another thread, broke the capture, such as a launch that CUDA "
+             "refuses, an allocation, a synchronization, or a use of the legacy default stream: move it out of fn, or "
+             "take graphcache::capture_gate around it in the other thread";
+    case cudaErrorStreamCaptureMerge:
+      return ". A stream of the capture waited for one of another capture: let each capture wait for its own events "
+             "alone";
+    case cudaErrorStreamCaptureUnmatched:
+    case cudaErrorIllegalState:
+      return ". fn ended the capture of its stream: leave that to the cache";
+    case cudaErrorStreamCaptureUnjoined:
+      return ". fn has work on another stream that rec.stream() does not wait for: record an event there and let "
+             "rec.stream() wait for it before fn returns";
+    case cudaErrorStreamCaptureIsolation:
+      return ". fn waits for an event that was recorded before its capture: let the run's stream wait for it before "
+             "the run";
+    case cudaErrorStreamCaptureImplicit:
+      return ". The legacy default stream was used while a blocking stream was captured: in fn, pass rec.stream() to "
+             "every launch and copy; run on a stream made with cudaStreamNonBlocking if other threads use the legacy "
+             "stream";
+    case cudaErrorCapturedEvent:
+      return ". The host queried or waited for an event that was recorded in a capture: do that after the run";
+    case cudaErrorStreamCaptureWrongThread:
+      return ". A thread other than that of the run ended the capture: leave that to the cache";
+    default:
+      return "";
+  }
+}
+
+absl::Status cuda_failure(std::string_view call, cudaError_t error, const char* verb, const char* advice) noexcept try {
   absl::Status status(code_of(error),
                       absl::StrCat(std::string(call), verb, cudaGetErrorName(error), " (", cudaGetErrorString(error),
                                    ")", is_fatal(error) ? advice_on_fatal(error) : advice));
@@ -72,19 +107,10 @@ absl::Status failure(std::string_view call, const char* verb, cudaError_t error,
   return out_of_memory();
 }
 
-}  // namespace
-
-absl::Status cuda_failure(std::string_view call, cudaError_t error) noexcept { return failure(call, ": ", error, ""); }
-
 absl::Status failure_of_fn(std::string_view call, cudaError_t error) noexcept {
-  const absl::Status failed = failure(call, ": ", error, advice(error));
+  const absl::Status failed = cuda_failure(call, error, ": ", advice(error));
   const bool names_no_call = error == cudaErrorStreamCaptureUnsupported || error == cudaErrorStreamCaptureInvalidated;
   return names_no_call ? with_more(failed, ". ", "GRAPHCACHE_DIAGNOSE=1 names the call") : failed;
-}
-
-absl::Status failure_of_call(std::string_view text, std::string_view call, cudaError_t error,
-                             bool in_other_thread) noexcept {
-  return failure(text, " returned ", error, advice(call, error, in_other_thread));
 }
 
 absl::Status with_text(const absl::Status& status, absl::string_view text) {

@@ -14,17 +14,17 @@ namespace graphcache {
 // The status for a lack of host memory. It has no message if there is no memory for one.
 absl::Status out_of_memory() noexcept;
 
-// A status "cudaGraphLaunch: cudaErrorX (text)" that contains the error (see cuda_error()). Returns out_of_memory() if
-// it cannot be created.
-absl::Status cuda_failure(std::string_view call, cudaError_t error) noexcept;
+// A status "cudaGraphLaunch: cudaErrorX (text)" that contains the error (see cuda_error()). `verb` stands between the
+// call and the error, and `advice` ends the message unless the error is fatal. Returns out_of_memory() if the status
+// cannot be created.
+absl::Status cuda_failure(std::string_view call, cudaError_t error, const char* verb = ": ",
+                          const char* advice = "") noexcept;
 
 // The same for a call by `fn`. If it is an error of captures, the message ends with advice.
 absl::Status failure_of_fn(std::string_view call, cudaError_t error) noexcept;
 
-// The same for a call by `fn` that is known: `text` describes it, and `call` is its name. The message ends with advice
-// about that call.
-absl::Status failure_of_call(std::string_view text, std::string_view call, cudaError_t error,
-                             bool in_other_thread) noexcept;
+// Advice about an error of captures, which continues a sentence. Empty for other errors.
+const char* advice(cudaError_t error);
 
 // The same status with another text. It shares nothing with the first one.
 absl::Status with_text(const absl::Status& status, absl::string_view text);

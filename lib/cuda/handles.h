@@ -154,29 +154,6 @@ inline CallResult make_stream(unsigned flags, OwnedStream* out) {
   return {"cudaStreamCreateWithFlags", error};
 }
 
-// A stream that the library owns. Thread-safe.
-class OwnStream {
- public:
-  // Creates the stream at the first call, for the device that is current then.
-  CallResult get(cudaStream_t* out) ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock lock(mutex_);
-    if (stream_.get() == nullptr) {
-      if (const CallResult made = make_stream(cudaStreamNonBlocking, &stream_); made.error != cudaSuccess) return made;
-    }
-    *out = stream_.get();
-    return {};
-  }
-  // Drops the handle after a fatal error.
-  void abandon() ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock lock(mutex_);
-    stream_.release();
-  }
-
- private:
-  Mutex mutex_;
-  OwnedStream stream_ ABSL_GUARDED_BY(mutex_);
-};
-
 // Streams of the current device that the library owns. Each is lent to one thread at a time. Thread-safe.
 class OwnStreams {
  public:

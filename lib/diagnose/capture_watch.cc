@@ -8,13 +8,15 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <new>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
-#include "cuda/capture_advice.h"
 #include "cuda/errors.h"
 #include "diagnose/interface.h"
 #include "graph/capture.h"
@@ -76,14 +78,46 @@ Fault fault_of(const detail::WatchedCall& call) {
   return {call.name, std::move(text), call.error, call.in_other_thread != 0, call.broke != 0};
 }
 
+bool has_any(std::string_view call, std::initializer_list<std::string_view> parts) {
+  for (const std::string_view part : parts) {
+    if (call.find(part) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
+// Advice by the call and the error, which continues a sentence. Matches names of the runtime and of the driver:
+// cudaFreeHost, cuMemHostAlloc, cuMemAlloc_v2.
+const char* advice_on_call(std::string_view call, cudaError_t error, bool in_other_thread) {
+  if (in_other_thread) {
+    return ". Take graphcache::capture_gate around this call in the other thread";
+  }
+  if (has_any(call, {"EndCapture"})) return ". Leave the end of the capture to the cache";
+  const bool is_forbidden = error == cudaErrorStreamCaptureUnsupported || error == cudaErrorCapturedEvent;
+  if (is_forbidden && has_any(call, {"Synchronize"})) return ". A capture forbids this call: synchronize after the run";
+  if (is_forbidden && has_any(call, {"Query"})) return ". A capture forbids this call: query after the run";
+  if (is_forbidden && has_any(call, {"Malloc", "Alloc", "Free"})) {
+    return ". A capture forbids this call: move the allocation out of fn, or use cudaMallocAsync on rec.stream() and "
+           "free the memory in fn";
+  }
+  if (error == cudaErrorStreamCaptureImplicit && has_any(call, {"Memcpy", "Memset"}) && !has_any(call, {"Async"})) {
+    return ". It uses the legacy default stream while a blocking stream is captured: use cudaMemcpyAsync or "
+           "cudaMemsetAsync on rec.stream()";
+  }
+  return advice(error);
+}
+
+absl::Status failure_of(const Fault& fault, std::string_view text, cudaError_t error) {
+  return cuda_failure(text, error, " returned ", advice_on_call(fault.call, error, fault.in_other_thread));
+}
+
 // What is known when the call has just returned to the watcher.
 std::string text_of_break(const Fault& fault) {
   std::string text = absl::StrCat("the capture broke: ", fault.text);
   if (fault.error == cudaSuccess) {
-    return absl::StrCat(text, ", ended the capture", advice(fault.call, fault.error, fault.in_other_thread));
+    return absl::StrCat(text, ", ended the capture", advice_on_call(fault.call, fault.error, fault.in_other_thread));
   }
   text += ',';
-  return std::string(message_of(failure_of_call(text, fault.call, fault.error, fault.in_other_thread)));
+  return std::string(message_of(failure_of(fault, text, fault.error)));
 }
 
 std::string stray_of(const detail::WatchedCall& call) {
@@ -106,7 +140,7 @@ void explain(const Fault& fault, const RecorderCalls& calls, absl::Status* captu
   // A call may successfully end the capture as if it were its own. In that case the cache's own end has failed.
   absl::StrAppend(&text,
                   fault.error == cudaSuccess ? ", ended the capture, and the cache's own cudaStreamEndCapture" : ",");
-  *status = failure_of_call(text, fault.call, fault.error != cudaSuccess ? fault.error : found, fault.in_other_thread);
+  *status = failure_of(fault, text, fault.error != cudaSuccess ? fault.error : found);
 }
 
 class CaptureWatch final : public Watch {

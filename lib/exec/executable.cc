@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
 
 #include "cuda/compat.h"
 #include "cuda/driver.h"
@@ -11,47 +10,24 @@
 namespace graphcache {
 namespace {
 
-CallResult set_kernel_by_driver(cudaGraphExec_t exec, cudaGraphNode_t node, const CUDA_KERNEL_NODE_PARAMS& params) {
-  // Error codes of the driver and of the runtime are the same numbers.
-  return {"cudaGraphExecKernelNodeSetParams, by the driver",
-          static_cast<cudaError_t>(driver().set_kernel_node(exec, node, &params)), /*latches=*/false};
-}
-
-// The runtime looks the symbol up on the current device, and refuses a node of another device than the cache's.
-CallResult set_kernel_by_runtime(cudaGraphExec_t exec, cudaGraphNode_t node, const void* kernel,
-                                 const KernelFields& fields, void** arguments, int device) {
-  const LastErrorGuard last_error;  // A hit has no guard.
-  const DeviceGuard current(device);
-  if (const CallResult failed = current.result(); failed.error != cudaSuccess) {
-    return {failed.call, failed.error, /*latches=*/false};
-  }
-  cudaKernelNodeParams params = {};
-  params.func = const_cast<void*>(kernel);
-  params.gridDim = fields.grid;
-  params.blockDim = fields.block;
-  params.sharedMemBytes = static_cast<unsigned>(fields.shared_bytes);
-  params.kernelParams = arguments;
-  const CallResult done = patch_kernel(exec, node, params);
-  return {done.call, done.error, /*latches=*/false};
-}
-
-UpdateRefusal refusal(cudaGraphExecUpdateResult result) {
+// Why the runtime refused an update.
+const char* reason(cudaGraphExecUpdateResult result) {
   switch (result) {
     case cudaGraphExecUpdateErrorTopologyChanged:
-      return UpdateRefusal::kTopology;
+      return "nodes or edges differ";
     case cudaGraphExecUpdateErrorNodeTypeChanged:
-      return UpdateRefusal::kNodeType;
+      return "the type of the node differs";
     case cudaGraphExecUpdateErrorFunctionChanged:
     case cudaGraphExecUpdateErrorUnsupportedFunctionChange:
-      return UpdateRefusal::kFunction;
+      return "the kernel cannot take the other one's place";
     case cudaGraphExecUpdateErrorParametersChanged:
-      return UpdateRefusal::kParameters;
+      return "a parameter differs that an update cannot change";
     case cudaGraphExecUpdateErrorAttributesChanged:
-      return UpdateRefusal::kAttributes;
+      return "a launch attribute differs that an update cannot change";
     case cudaGraphExecUpdateErrorNotSupported:
-      return UpdateRefusal::kNotSupported;
+      return "the runtime does not support this update";
     default:
-      return UpdateRefusal::kOther;
+      return "the runtime gave no reason";
   }
 }
 
@@ -71,7 +47,6 @@ bool may_be_pageable(const void* memory) {
 
 cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Content> content, unsigned long long flags,
                                     Scratch& scratch, std::unique_ptr<Executable>* out) {
-  driver();
   // Allocated first, because this may throw.
   std::unique_ptr<Executable> executable(new Executable(scratch));
   executable->hold(std::move(content));
@@ -114,66 +89,43 @@ bool Executable::update_fields(const SlotNode& node, const unsigned char* values
 }
 
 CallResult Executable::patch(const detail::Call& call, std::size_t* patched_nodes) {
-  std::optional<bool> driver_usable;
   for (const SlotNode& node : slots_.nodes) {
-    const CallResult result = patch_node(node, call, driver_usable, patched_nodes);
+    const CallResult result = patch_node(node, call, patched_nodes);
     if (result.error != cudaSuccess) return result;
   }
   values_.assign(call.values, call.values + call.values_size);
   return {};
 }
 
-CallResult Executable::patch_node(const SlotNode& node, const detail::Call& call, std::optional<bool>& driver_usable,
-                                  std::size_t* patched_nodes) {
+CallResult Executable::patch_node(const SlotNode& node, const detail::Call& call, std::size_t* patched_nodes) {
   if (!update_fields(node, call.values)) return {};
-  const CallResult result = set_node(node, driver_usable);
+  const CallResult result = set_node(node);
   if (result.error == cudaSuccess) ++*patched_nodes;
   return result;
 }
 
-BroughtOver Executable::bring_over(const Template& from_graph, const Template& to_graph,
-                                   std::shared_ptr<const Content> to, const detail::Call& call) {
-  const std::shared_ptr<const Content> from = content_;
-  const std::vector<unsigned char> values = values_;
+BroughtOver Executable::bring_over(const Template& graph, std::shared_ptr<const Content> to, const detail::Call& call) {
   BroughtOver brought;
-  brought.result = update_to(to_graph, std::move(to), call, &brought);
-  if (brought.result.error == cudaSuccess || is_fatal(brought.result.error)) return brought;
-  brought.whole = brought.refusal && applies_nothing(brought.result.error);
-  if (brought.whole) return brought;
-  BroughtOver restored;
-  const detail::Call as_before{{}, nullptr, nullptr, values.data(), values.size()};
-  const CallResult back = update_to(from_graph, from, as_before, &restored);
-  brought.updates += restored.updates;
-  brought.patched_nodes += restored.patched_nodes;
-  brought.whole = back.error == cudaSuccess;
-  if (is_fatal(back.error)) brought.result = back;
+  cudaGraphExecUpdateResultInfo info = {};
+  brought.result = {"cudaGraphExecUpdate", cudaGraphExecUpdate(exec_.get(), graph.graph.get(), &info)};
+  const cudaError_t error = brought.result.error;
+  if (error != cudaSuccess) {
+    brought.whole = applies_nothing(error);
+    brought.refusal = reason(info.result);
+    const auto node = std::find(graph.nodes.begin(), graph.nodes.end(), info.errorNode);
+    if (node != graph.nodes.end()) brought.refused_node = static_cast<std::size_t>(node - graph.nodes.begin());
+    return brought;
+  }
+  brought.updates = 1;
+  hold(std::move(to));
+  brought.result = patch(call, &brought.patched_nodes);
   return brought;
 }
 
-CallResult Executable::update_to(const Template& graph, std::shared_ptr<const Content> to, const detail::Call& call,
-                                 BroughtOver* brought) {
-  cudaGraphExecUpdateResultInfo info = {};
-  const cudaError_t error = cudaGraphExecUpdate(exec_.get(), graph.graph.get(), &info);
-  if (error != cudaSuccess) {
-    brought->refusal = error == cudaErrorGraphExecUpdateFailure ? refusal(info.result) : UpdateRefusal::kOther;
-    const auto node = std::find(graph.nodes.begin(), graph.nodes.end(), info.errorNode);
-    if (node != graph.nodes.end()) brought->refused_node = static_cast<std::size_t>(node - graph.nodes.begin());
-    return {"cudaGraphExecUpdate", error};
-  }
-  ++brought->updates;
-  hold(std::move(to));
-  return patch(call, &brought->patched_nodes);
-}
-
-bool Executable::by_driver(std::optional<bool>& driver_usable) {
-  if (!driver_usable) driver_usable = driver().set_kernel_node != nullptr && has_context();
-  return *driver_usable;
-}
-
-CallResult Executable::set_node(const SlotNode& node, std::optional<bool>& driver_usable) {
+CallResult Executable::set_node(const SlotNode& node) {
   switch (node.type) {
     case cudaGraphNodeTypeKernel:
-      return set_kernel(node, driver_usable);
+      return set_kernel(node);
     case cudaGraphNodeTypeMemcpy:
       return set_memcpy(node);
     default:
@@ -181,17 +133,19 @@ CallResult Executable::set_node(const SlotNode& node, std::optional<bool>& drive
   }
 }
 
-CallResult Executable::set_kernel(const SlotNode& node, std::optional<bool>& driver_usable) {
+CallResult Executable::set_kernel(cudaGraphNode_t node, const CUDA_KERNEL_NODE_PARAMS& params) {
+  // Error codes of the driver and of the runtime are the same numbers.
+  return {"cudaGraphExecKernelNodeSetParams, by the driver",
+          static_cast<cudaError_t>(driver().set_kernel_node(exec_.get(), node, &params)), /*latches=*/false};
+}
+
+CallResult Executable::set_kernel(const SlotNode& node) {
   const KernelFields& fields = slots_.as<KernelFields>(node);
   if (fields.shared_bytes > std::numeric_limits<unsigned>::max()) {
     return {"cudaGraphExecKernelNodeSetParams", cudaErrorInvalidValue, /*latches=*/false};
   }
   ArgumentPointers arguments;
   slots_.point_to_arguments(node, &arguments);
-  const cudaGraphNode_t handle = base_.nodes[node.index];
-  if (node.function == nullptr || !by_driver(driver_usable)) {
-    return set_kernel_by_runtime(exec_.get(), handle, node.kernel, fields, arguments.data(), scratch_.device());
-  }
   CUDA_KERNEL_NODE_PARAMS params =
       driver_params(fields.grid, fields.block, static_cast<unsigned>(fields.shared_bytes), arguments.data());
   if (node.foreign != nullptr) {
@@ -200,7 +154,7 @@ CallResult Executable::set_kernel(const SlotNode& node, std::optional<bool>& dri
   } else {
     params.func = node.function;
   }
-  return set_kernel_by_driver(exec_.get(), handle, params);
+  return set_kernel(base_.nodes[node.index], params);
 }
 
 // CUDA does not accept a copy or set of 0 bytes as a node's parameters (header: "Zero-length operations are not

@@ -3,6 +3,7 @@
 
 #include <absl/base/thread_annotations.h>
 #include <absl/container/inlined_vector.h>
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -17,7 +18,6 @@
 #include "cuda/mutex.h"
 #include "graph/template.h"
 #include "graphcache/detail/call.h"
-#include "graphcache/stats.h"
 
 namespace graphcache {
 
@@ -30,7 +30,6 @@ class Scratch {
 
   // Two bytes of a device or of the host (kHostMemory), allocated at the first call and freed by the destructor.
   CallResult bytes(int device, unsigned char** out) ABSL_LOCKS_EXCLUDED(mutex_);
-  int device() const { return device_; }
   // Drops the handles after a fatal error.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -45,7 +44,7 @@ class Scratch {
 struct BroughtOver {
   CallResult result;
   bool whole = false;                       // After a failure: whether the executable is unchanged.
-  std::optional<UpdateRefusal> refusal;     // After a failure: why the runtime refused the update, if it did.
+  const char* refusal = nullptr;            // After a failure: why the runtime refused the update, or null.
   std::optional<std::size_t> refused_node;  // The index in the sibling's graph of the node that was refused.
   int updates = 0;                          // Number of cudaGraphExecUpdate calls that succeeded.
   std::size_t patched_nodes = 0;            // Number of nodes whose parameters were set.
@@ -86,13 +85,12 @@ class Executable {
 
   // Sets the slot nodes to the call's values and adds the number of patched nodes to `patched_nodes`. Values are
   // compared as bytes. Only later launches are affected (fact 14). After an error some nodes hold new values and some
-  // old ones, and the executable must not be launched again.
+  // old ones, and the executable must not be launched again. REQUIRES: has_context(), here and below.
   virtual CallResult patch(const detail::Call& call, std::size_t* patched_nodes);
 
-  // Updates a plain executable to a sibling's content and the call's values. The graphs are those of the two contents.
-  // After a failure the executable is restored. If that fails as well, it must not be launched again.
-  BroughtOver bring_over(const Template& from_graph, const Template& to_graph, std::shared_ptr<const Content> to,
-                         const detail::Call& call);
+  // Updates a plain executable to a sibling's content, whose graph this is, and to the call's values. After a failure
+  // that does not leave it whole it must not be launched again.
+  BroughtOver bring_over(const Template& graph, std::shared_ptr<const Content> to, const detail::Call& call);
 
   // Call get_ready() before, which orders the launch behind what the executable needs.
   virtual CallResult get_ready(cudaStream_t) { return {}; }
@@ -122,17 +120,13 @@ class Executable {
 
   void hold(std::shared_ptr<const Content> content);
   void replace_content(std::shared_ptr<const Content> content);
-  CallResult patch_node(const SlotNode& node, const detail::Call& call, std::optional<bool>& driver_usable,
-                        std::size_t* patched_nodes);
+  CallResult patch_node(const SlotNode& node, const detail::Call& call, std::size_t* patched_nodes);
   bool update_fields(const SlotNode& node, const unsigned char* values);
-  // Whether nodes are set by the driver. The first call for a node fills in `driver_usable`.
-  bool by_driver(std::optional<bool>& driver_usable);
-  CallResult set_node(const SlotNode& node, std::optional<bool>& driver_usable);
+  CallResult set_node(const SlotNode& node);
+  CallResult set_kernel(cudaGraphNode_t node, const CUDA_KERNEL_NODE_PARAMS& params);
 
  private:
-  CallResult update_to(const Template& graph, std::shared_ptr<const Content> to, const detail::Call& call,
-                       BroughtOver* brought);
-  CallResult set_kernel(const SlotNode& node, std::optional<bool>& driver_usable);
+  CallResult set_kernel(const SlotNode& node);
   CallResult set_memcpy(const SlotNode& node);
   CallResult set_memset(const SlotNode& node);
 

@@ -9,7 +9,7 @@ namespace {
 std::size_t aligned(std::size_t bytes) { return detail::align_up(bytes, updater::kSetAlignment); }
 
 bool same(const SlotNode& a, const SlotNode& b) {
-  return a.index == b.index && a.type == b.type && a.kernel == b.kernel && a.function == b.function &&
+  return a.index == b.index && a.type == b.type && a.function == b.function && a.foreign == b.foreign &&
          a.kind == b.kind && a.fields == b.fields && a.fields_size == b.fields_size &&
          a.first_argument == b.first_argument && a.argument_count == b.argument_count &&
          a.first_binding == b.first_binding && a.binding_count == b.binding_count;
@@ -95,7 +95,7 @@ std::uint64_t ParameterTable::class_of(const Content& content) {
   const Slots& slots = content.slots;
   for (const SlotNode& node : slots.nodes) {
     put(node.index);
-    put_pointer(node.kernel);
+    put_pointer(node.function);
     put(node.binding_count);
   }
   for (const Binding& binding : slots.bindings) {

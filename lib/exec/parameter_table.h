@@ -67,7 +67,7 @@ class ParameterTable {
   bool has(const Content& content) const { return places_.contains(content.id); }
 
   // The smallest size of the memory blocks that sets are stored in. A table's device memory includes the first block
-  // from the beginning (UpdaterNode::estimated_device_bytes).
+  // from the beginning (UpdatedExecutable::estimated_device_bytes).
   static constexpr std::size_t kBlock = 64 << 10;
 
   // How much the table's device memory grows if it gets this set.

@@ -1,29 +1,42 @@
-// An executable that the device updates.
+// An executable that the device updates. Its updater node writes all slots of a run into the other nodes on the device,
+// so a run patches one node whatever their number. With a table it also writes what another member of the family has
+// different, so a switch patches one node as well (updater.h, docs/design.md).
 #pragma once
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "cuda/device_memory.h"
 #include "exec/executable.h"
-#include "exec/updater_node.h"
+#include "exec/parameter_table.h"
+#include "exec/updater.h"
+#include "exec/updater_code.h"
 
 namespace graphcache {
 
-// Its updater node writes the slots of kernel nodes. With a table it also writes what siblings have different
-// (updater_node.h).
 class UpdatedExecutable final : public Executable {
  public:
+  // The number of nodes for which device_can_write() is true.
+  static std::size_t writable_nodes(const Slots& slots);
+
+  // An upper bound of the device memory of an updater node with a table, with the first block of sets
+  // (ParameterTable::kBlock).
+  static std::size_t estimated_device_bytes(const Content& content);
+
   // Instantiates a clone of `from`, which is unchanged.
   static CallResult instantiate(Template& from, std::shared_ptr<const Content> content, bool with_table,
                                 unsigned long long flags, Scratch& scratch, Updater& updater,
                                 std::unique_ptr<Executable>* out);
-  ~UpdatedExecutable() override { exec_ = {}; }  // Before what its launches use.
+  ~UpdatedExecutable() override;
 
   UpdatedExecutable* updated() override { return this; }
   // Null if it shares nothing.
-  ParameterTable* table() { return updater_node_->table(); }
+  ParameterTable* table() { return table_.get(); }
 
   // Whether launches may write to its nodes. The first launch must not, unless put_in_place() was called. The driver
   // puts the nodes of a new executable into device memory later than its stream suggests, but before that launch runs
@@ -33,21 +46,65 @@ class UpdatedExecutable final : public Executable {
   // After a failure it must not be launched again.
   BroughtOver switch_set(std::shared_ptr<const Content> to, const detail::Call& call);
 
-  // mark_ready() marks the end of the copies that the updater node needs, and get_ready() orders the next launch behind
-  // the mark. Later launches follow that one and need nothing more (fact 15).
-  CallResult mark_ready() { return updater_node_->mark_copies(&ready_); }
+  // mark_ready() marks the end of the copies that the updater node and its table need, and get_ready() orders the next
+  // launch behind the mark. Later launches follow that one and need nothing more (fact 15).
+  CallResult mark_ready() { return memory_->mark(&ready_); }
   CallResult get_ready(cudaStream_t stream) override;
 
-  cudaError_t take_device_error() override { return updater_node_->take_error(); }
+  // The error of a device-side update in a launch that has run with wrong values. Each error is returned once.
+  cudaError_t take_device_error() override;
+  // Does nothing if set and values are those of the last call. Else adds to `patched_nodes` the number of nodes that
+  // change.
   CallResult patch(const detail::Call& call, std::size_t* patched_nodes) override;
   cudaError_t launch(const LaunchStream& stream) override;
   CallResult put_in_place(cudaStream_t stream) override;
   void abandon() override;
 
  private:
-  using Executable::Executable;
+  struct Source {
+    Binding binding;
+    std::uint32_t at;  // Offset in the kernel's parameter.
+    bool is_grid;
+  };
 
-  std::unique_ptr<UpdaterNode> updater_node_;
+  UpdatedExecutable(Scratch& scratch, Updater& updater)
+      : Executable(scratch), code_(updater.code()), memory_(updater.memory()) {}
+  struct WrittenNodes;
+  CallResult add_updater_node(Updater& updater, bool with_table);
+  CallResult make_updatable(Updater& updater, bool with_table, WrittenNodes* out);
+  static CallResult make_updatable(cudaGraphNode_t node, cudaGraphDeviceNode_t* handle,
+                                   CUlaunchAttributeValue* highest);
+  CallResult add_to_base(cudaGraphNode_t behind, const std::vector<cudaGraphNode_t>& before,
+                         const CUlaunchAttributeValue& highest);
+  void take_kernel(const Updater::Kernels& kernels);
+  bool plan_slots(const SlotNode& node, std::vector<updater::Update>* updates);
+  bool find_source(const Binding& binding, bool is_grid, std::uint32_t residue, std::uint32_t* at);
+  CallResult upload_plan(const std::vector<updater::Piece>& pieces, const std::vector<updater::Update>& updates);
+  CallResult write(const unsigned char* values, bool* changed);
+  updater::Plan& plan() const { return *reinterpret_cast<updater::Plan*>(parameter_.get()); }
+  updater::ParameterSet& held_set() const {
+    return *reinterpret_cast<updater::ParameterSet*>(parameter_.get() + kSetAt);
+  }
+  unsigned& token() const { return *reinterpret_cast<unsigned*>(parameter_.get() + kTokenAt); }
+  unsigned blocks() const { return (plan().piece_count + updater::kThreads - 1) / updater::kThreads; }
+
+  static constexpr std::size_t kSetAt = offsetof(updater::Values<updater::kLarge>, set);
+  static constexpr std::size_t kTokenAt = offsetof(updater::Values<updater::kLarge>, token);
+  static constexpr std::size_t kBytesAt = offsetof(updater::Values<updater::kLarge>, bytes);
+
+  const std::shared_ptr<void> code_;
+  const std::shared_ptr<DeviceMemory> memory_;
+  std::vector<Source> sources_;
+  std::uint32_t parameter_size_ = 0;   // Size of the values in the kernel's parameter.
+  std::vector<std::uint32_t> others_;  // Indices of the slot nodes that the host sets.
+  std::size_t written_ = 0;            // Number of slot nodes that the updater node writes.
+  std::uint64_t holds_ = 0;            // The id of the content whose set the next launch writes.
+  cudaGraphNode_t node_ = nullptr;     // The updater node.
+  cudaKernel_t kernel_ = nullptr;
+  CUcontext context_ = nullptr;                 // The context of the executable.
+  std::unique_ptr<unsigned char[]> parameter_;  // An updater::Values of some size.
+  DeviceMemory::Block plan_, error_;
+  std::unique_ptr<ParameterTable> table_;
   Event ready_;  // Behind the copies that the next launch must follow, or empty.
 };
 

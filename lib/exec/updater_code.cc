@@ -15,7 +15,6 @@ Updater::Updater(std::shared_ptr<DeviceMemory> memory)
 
 CallResult Updater::can_set_grid(cudaGraphNode_t node, Probed* probed, bool* can) {
   *can = false;
-  if (driver().kernel_attribute == nullptr || driver().kernel_params == nullptr) return {};
   for (const CUlaunchAttributeID id : {CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE}) {
     CUlaunchAttributeValue value;
     bool is_set = false;
@@ -40,7 +39,6 @@ CallResult Updater::can_set_grid(cudaGraphNode_t node, Probed* probed, bool* can
 CallResult Updater::probe(const CUDA_KERNEL_NODE_PARAMS& params, bool* can) {
   Kernels kernels = {};
   if (const CallResult loaded = load(&kernels); loaded.error != cudaSuccess) return loaded;
-  if (driver().set_kernel_node == nullptr) return {};
   LastErrorGuard last_error;
   cudaGraph_t graph = nullptr;
   if (const cudaError_t error = cudaGraphCreate(&graph, 0); error != cudaSuccess) return {"cudaGraphCreate", error};

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "graphcache/observe.h"
 #include "graphcache/version.h"
@@ -24,8 +23,6 @@ Json by_name(const std::array<std::uint64_t, kCount>& counts) {
   for (std::size_t i = 0; i < kCount; ++i) json[to_string(static_cast<Enum>(i))] = counts[i];
   return json;
 }
-
-Json number_or_null(const std::optional<std::uint64_t>& number) { return number ? Json(*number) : Json(nullptr); }
 
 // Null without a HitLatency among the listeners.
 Json histogram(const Listeners& listeners) {
@@ -98,7 +95,7 @@ class Objects {
             {"patched_nodes", stats.patched_nodes},
             {"evictions", stats.evictions},
             {"forgotten", stats.forgotten},
-            {"refused_updates", by_name<UpdateRefusal>(stats.refused_updates)},
+            {"refused_updates", stats.refused_updates},
             {"refused_device_updates", stats.refused_device_updates},
             {"verified", stats.verified},
             {"stale", stats.stale},
@@ -181,17 +178,11 @@ class Objects {
             {"shared_is_slot", node.shared_is_slot},
             {"attributes", of(node.attributes)},
             {"arguments", of(node.arguments)},
-            {"dependencies", Json(node.dependencies)},
-            {"tools_id", number_or_null(node.tools_id)}};
+            {"dependencies", Json(node.dependencies)}};
   }
 
   Json of(const GraphInfo& graph) const {
-    return {{"entry", graph.entry},
-            {"label", graph.label},
-            {"family", graph.family},
-            {"nodes", of(graph.nodes)},
-            {"graph_id", number_or_null(graph.graph_id)},
-            {"executable_id", number_or_null(graph.executable_id)}};
+    return {{"entry", graph.entry}, {"label", graph.label}, {"family", graph.family}, {"nodes", of(graph.nodes)}};
   }
 
  private:

@@ -108,8 +108,7 @@ std::vector<MetricFamily> PrometheusCollector::Collect() const {
                stats.evictions);
   page.counter("graphcache_forgotten_templates_total", "Templates that were dropped while their key stayed",
                stats.forgotten);
-  page.counter<UpdateRefusal>("graphcache_refused_updates_total", "Updates that the runtime refused, by the reason",
-                              "reason", stats.refused_updates);
+  page.counter("graphcache_refused_updates_total", "Updates that the runtime refused", stats.refused_updates);
   page.counter("graphcache_refused_device_updates_total",
                "Executables that the driver refused to have updated by the device", stats.refused_device_updates);
   page.counter("graphcache_verified_hits_total", "Hits that verify mode compared with a new recording", stats.verified);

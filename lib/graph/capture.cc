@@ -4,7 +4,6 @@
 #include <cxxabi.h>
 
 #include <string>
-#include <utility>
 
 #include "cuda/errors.h"
 #include "graph/capture_side.h"
@@ -14,37 +13,6 @@
 #include "graphcache/status.h"
 
 namespace graphcache {
-namespace {
-
-// A capture that has begun, and its graph once it has ended. It must be ended.
-class RunningCapture {
- public:
-  RunningCapture(cudaStream_t stream, detail::Recording& recording, Watch* watch) : stream_(stream), watch_(watch) {
-    active_recording = &recording;
-  }
-
-  // A broken capture must be ended as well. That returns an error and no graph (fact 3).
-  cudaError_t end() {
-    ended_ = true;
-    if (watch_ != nullptr) watch_->end();
-    cudaGraph_t graph = nullptr;
-    const cudaError_t error = cudaStreamEndCapture(stream_, &graph);
-    active_recording = nullptr;
-    graph_ = OwnedGraph(graph);
-    return error;
-  }
-  bool is_over() const { return ended_; }
-  OwnedGraph take() { return std::move(graph_); }
-
- private:
-  const cudaStream_t stream_;
-  Watch* const watch_;
-  bool ended_ = false;
-  OwnedGraph graph_;
-};
-
-}  // namespace
-
 Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, Setter& setter,
                  const detail::DiagnoseInterface* diagnoser, const TellBreak& tell) {
   const CaptureSide no_breaking_calls(capture_gate(setter.device()));
@@ -57,16 +25,27 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   }
   if (watch != nullptr) watch->began();
   detail::Recording recording(stream, call, detail::Recording::Mode::kCapture, setter);
-  RunningCapture running(stream, recording, watch.get());
+  active_recording = &recording;
+  bool is_over = false;
+  // A broken capture must be ended as well. That returns an error and no graph (fact 3).
+  const auto end = [&] {
+    is_over = true;
+    if (watch != nullptr) watch->end();
+    cudaGraph_t graph = nullptr;
+    const cudaError_t error = cudaStreamEndCapture(stream, &graph);
+    active_recording = nullptr;
+    captured.graph.graph = OwnedGraph(graph);
+    return error;
+  };
   try {
     captured.fn = recording.invoke();
-    if (const cudaError_t error = running.end(); error != cudaSuccess) captured.capture = recording.end_failed(error);
+    if (const cudaError_t error = end(); error != cudaSuccess) captured.capture = recording.end_failed(error);
   } catch (const abi::__forced_unwind&) {  // The thread is being cancelled.
-    if (!running.is_over()) running.end();
+    if (!is_over) end();
     throw;
   } catch (...) {
-    if (running.is_over()) throw;
-    const cudaError_t error = running.end();
+    if (is_over) throw;
+    const cudaError_t error = end();
     const bool is_intact = error == cudaSuccess && !recording.has_broken_part();
     if (recording.is_stopped() || (is_intact && !call.threw)) throw;
     call.threw = false;
@@ -82,15 +61,13 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   if (watch != nullptr) watch->report(recording.calls(), &captured);
   add_failure(&captured.capture, recording.refused());
   captured.empty_slot = recording.has_empty_slot();
-  captured.graph.graph = running.take();
   if (captured.capture.ok()) {
     const CallResult listed = captured.graph.list_nodes();
     if (listed.error != cudaSuccess) captured.capture = cuda_failure(listed.call, listed.error);
   }
+  if (!captured.capture.ok() || !captured.fn.ok()) return captured;
   Content& content = captured.content;
-  if (captured.capture.ok() && !recording.take_slots(captured.graph.nodes, &content.slots)) {
-    captured.capture = absl::InternalError("a node with slots is not part of the captured graph");
-  }
+  captured.capture = recording.take_slots(captured.graph.nodes, &content.slots);
   if (captured.capture.ok()) captured.capture = inspect(captured.graph.nodes, call.site.type, &content);
   if (!captured.capture.ok()) return captured;
   content.id = next_id();

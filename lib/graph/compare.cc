@@ -240,7 +240,8 @@ class Comparison {
       const NodeContent &a = kept_.node(i), &b = now_.node(i);
       const bool both = a.type == cudaGraphNodeTypeMemAlloc && b.type == cudaGraphNodeTypeMemAlloc;
       if (!both || a.size == 0 || b.size == 0) continue;
-      const auto memory = kept_.reading.params<Allocation>(a), memory_now = now_.reading.params<Allocation>(b);
+      const auto memory = kept_.reading.content.params<Allocation>(a),
+                 memory_now = now_.reading.content.params<Allocation>(b);
       add(memory.begin, memory_now.begin, std::min(memory.size, memory_now.size));
     }
   }

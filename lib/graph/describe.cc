@@ -62,7 +62,7 @@ class Reader {
     NodeContent& content = content_.nodes.emplace_back();
     // The driver's getter also works for kernels of other libraries, where the runtime's fails (fact 16). Most nodes
     // are kernels, so this saves the query of their type.
-    content.readable = driver_.kernel_params != nullptr && driver_.kernel_params(node, &content.kernel) == CUDA_SUCCESS;
+    content.readable = driver_.kernel_params(node, &content.kernel) == CUDA_SUCCESS;
     if (content.readable) {
       content.type = cudaGraphNodeTypeKernel;
     } else if (node_type(node, by_driver_, &content.type) != cudaSuccess) {
@@ -148,7 +148,7 @@ class Reader {
     content.grid_updatable = true;
     if (reading_ != nullptr) {
       keep_attributes(node);
-    } else if (driver_.kernel_attribute == nullptr || !read_attributes(node, &content.grid_updatable)) {
+    } else if (!read_attributes(node, &content.grid_updatable)) {
       return false;
     }
     if (!content.readable) return true;
@@ -272,7 +272,6 @@ class Reader {
     for (const KnownAttribute& known : kKnownAttributes) {
       CUlaunchAttributeValue value;
       bool is_set = false;
-      if (driver_.kernel_attribute == nullptr) return;
       (void)driver_.read_attribute(node, static_cast<CUlaunchAttributeID>(known.id), &value, &is_set);
       if (is_set) reading_->parts.back().attributes.push_back({&known, value});
     }

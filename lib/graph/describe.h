@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -44,13 +43,6 @@ struct Reading {
     std::vector<std::uint32_t> dependencies;  // Indices of the nodes that it waits for.
     std::vector<Attribute> attributes;        // Those that are set, as far as they could be read.
   };
-
-  template <class Params>
-  Params params(const NodeContent& node) const {
-    Params params;
-    std::memcpy(&params, content.bytes.data() + node.bytes, sizeof params);
-    return params;
-  }
 
   Content content;                   // Contains only nodes, bytes and arguments. Includes those of memory nodes.
   std::vector<std::uint32_t> sizes;  // Size in bytes of each of Content::arguments.

@@ -5,7 +5,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <utility>
+
+#include "cuda/driver.h"
 
 namespace graphcache {
 namespace {
@@ -50,7 +53,7 @@ std::vector<Field> fields_of(const Reading& reading, const Slots& slots, std::ui
   if (node.size == 0) return fields;  // Its parameters could not be read.
   switch (node.type) {
     case cudaGraphNodeTypeMemcpy: {
-      const auto copy = reading.params<cudaMemcpy3DParms>(node);
+      const auto copy = reading.content.params<cudaMemcpy3DParms>(node);
       add(Kind::kAddress, "the target", "destination", copy.dstPtr.ptr, offsetof(MemcpyFields, dst));
       add(Kind::kAddress, "the source", "source", copy.srcPtr.ptr, offsetof(MemcpyFields, src));
       add(Kind::kNumber, "the size", "bytes", copy.extent.width, offsetof(MemcpyFields, bytes));
@@ -76,7 +79,7 @@ std::vector<Field> fields_of(const Reading& reading, const Slots& slots, std::ui
       break;
     }
     case cudaGraphNodeTypeMemset: {
-      const auto set = reading.params<cudaMemsetParams>(node);
+      const auto set = reading.content.params<cudaMemsetParams>(node);
       add(Kind::kAddress, "the target", "destination", set.dst, offsetof(cudaMemsetParams, dst));
       add(Kind::kNumber, "the value", "value", set.value, offsetof(cudaMemsetParams, value));
       add(Kind::kNumber, "the size", "bytes", set.width * set.elementSize, offsetof(cudaMemsetParams, width));
@@ -87,21 +90,63 @@ std::vector<Field> fields_of(const Reading& reading, const Slots& slots, std::ui
       break;
     }
     case cudaGraphNodeTypeHost: {
-      const auto host = reading.params<cudaHostNodeParams>(node);
+      const auto host = reading.content.params<cudaHostNodeParams>(node);
       add(Kind::kAddress, "the function", nullptr, host.fn);
       add(Kind::kAddress, "its data", nullptr, host.userData);
       break;
     }
     case cudaGraphNodeTypeMemAlloc:
-      add(Kind::kNumber, "the size", nullptr, reading.params<Allocation>(node).size);
+      add(Kind::kNumber, "the size", nullptr, reading.content.params<Allocation>(node).size);
       break;
     case cudaGraphNodeTypeMemFree:
-      add(Kind::kAddress, "its memory", nullptr, reading.params<Allocation>(node).begin);
+      add(Kind::kAddress, "its memory", nullptr, reading.content.params<Allocation>(node).begin);
       break;
     default:
       break;
   }
   return fields;
+}
+
+void find_kernel(const CUDA_KERNEL_NODE_PARAMS& params, SlotNode* node) {
+  node->function = params.func != nullptr ? params.func : function_of_library(params.kern);
+  node->context = params.ctx;
+  if (params.ctx != current_context()) node->foreign = params.kern;
+}
+
+SlotNode& add_slot_node(const Content& content, std::uint32_t index, Slots* slots) {
+  const NodeContent& of = content.nodes[index];
+  SlotNode& node = slots->nodes.emplace_back();
+  node.index = index;
+  node.type = of.type;
+  node.fields = static_cast<std::uint32_t>(detail::align_up(slots->fields.size(), alignof(std::max_align_t)));
+  node.first_argument = static_cast<std::uint32_t>(slots->arguments.size());
+  node.first_binding = static_cast<std::uint32_t>(slots->bindings.size());
+  const auto keep = [&](const auto& header, std::size_t size) {
+    node.fields_size = static_cast<std::uint32_t>(size);
+    slots->fields.resize(node.fields + size);
+    std::memcpy(slots->fields.data() + node.fields, &header, sizeof header);
+  };
+  if (of.type == cudaGraphNodeTypeMemcpy) {
+    const auto copy = content.params<cudaMemcpy3DParms>(of);
+    node.kind = copy.kind;
+    keep(MemcpyFields{copy.dstPtr.ptr, copy.srcPtr.ptr, copy.extent.width}, sizeof(MemcpyFields));
+  } else if (of.type == cudaGraphNodeTypeMemset) {
+    keep(content.params<cudaMemsetParams>(of), sizeof(cudaMemsetParams));
+  } else {
+    const CUDA_KERNEL_NODE_PARAMS& kernel = of.kernel;
+    find_kernel(kernel, &node);
+    keep(KernelFields{{kernel.gridDimX, kernel.gridDimY, kernel.gridDimZ},
+                      {kernel.blockDimX, kernel.blockDimY, kernel.blockDimZ},
+                      kernel.sharedMemBytes},
+         kFirstArgument + of.size);
+    const auto at = static_cast<std::uint32_t>(node.fields + kFirstArgument);
+    std::memcpy(slots->fields.data() + at, content.bytes.data() + of.bytes, of.size);
+    node.argument_count = of.argument_count;
+    for (std::uint32_t i = 0; i < of.argument_count; ++i) {
+      slots->arguments.push_back(at + content.arguments[of.first_argument + i]);
+    }
+  }
+  return node;
 }
 
 }  // namespace graphcache

@@ -1,6 +1,8 @@
-// The values among the parameters of a node, by name: what reports show, and what two recordings are compared by.
+// The values among the parameters of a node that was read: by name, as reports show them and two recordings are
+// compared by them, and as the fields of a slot node.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -23,5 +25,14 @@ struct Field {
 // In an order that depends on the node's type alone. Arguments are left out where the driver does not report them, as
 // are fields that mean nothing beside one that follows a slot.
 std::vector<Field> fields_of(const Reading& reading, const Slots& slots, std::uint32_t index);
+
+// Sets the driver's handles of the kernel and of its context.
+void find_kernel(const CUDA_KERNEL_NODE_PARAMS& params, SlotNode* node);
+
+// Where a kernel's arguments begin in the fields of a node that was added by add_slot_node().
+inline constexpr std::size_t kFirstArgument = detail::align_up(sizeof(KernelFields), alignof(std::max_align_t));
+
+// Adds a slot node with the parameters that were read of a kernel, copy or set, and without bindings.
+SlotNode& add_slot_node(const Content& content, std::uint32_t index, Slots* slots);
 
 }  // namespace graphcache

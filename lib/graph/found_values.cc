@@ -9,6 +9,7 @@
 
 #include "cuda/driver.h"
 #include "graph/difference.h"
+#include "graph/fields.h"
 #include "graph/inspect.h"
 #include "graph/node_names.h"
 #include "graph/outside.h"
@@ -16,8 +17,6 @@
 
 namespace graphcache {
 namespace {
-
-constexpr std::size_t kHeader = detail::align_up(sizeof(KernelFields), alignof(std::max_align_t));
 
 constexpr ValueSet bit(std::size_t value) { return ValueSet{1} << value; }
 std::size_t first_of(ValueSet set) { return static_cast<std::size_t>(absl::countr_zero(set)); }
@@ -37,24 +36,10 @@ absl::Span<const FieldPlace> fields_of(cudaGraphNodeType type) {
                                            : absl::Span<const FieldPlace>();
 }
 
-template <class Params>
-Params params_of(const Content& content, const NodeContent& node) {
-  Params params;
-  std::memcpy(&params, content.bytes.data() + node.bytes, sizeof params);
-  return params;
-}
-
 bool is_plain_copy(const cudaMemcpy3DParms& copy) {
   const auto at_start = [](const cudaPos& at) { return at.x == 0 && at.y == 0 && at.z == 0; };
   return copy.srcArray == nullptr && copy.dstArray == nullptr && copy.extent.height <= 1 && copy.extent.depth <= 1 &&
          at_start(copy.srcPos) && at_start(copy.dstPos);
-}
-
-// The function that the driver sets a kernel node by, or null. A node of a green context takes none
-// (docs/semantics.md).
-CUfunction function_of(const CUDA_KERNEL_NODE_PARAMS& kernel) {
-  if (kernel.func != nullptr || kernel.kern == nullptr || kernel.ctx != current_context()) return kernel.func;
-  return function_of_library(kernel.kern);
 }
 
 // Whether the word of a node can be set in an executable.
@@ -64,10 +49,13 @@ bool can_be_set(const Content& content, const NodeContent& node, std::size_t off
     return std::any_of(fields.begin(), fields.end(), [&](const FieldPlace& one) { return one.offset == offset; });
   };
   switch (node.type) {
-    case cudaGraphNodeTypeKernel:
-      return function_of(node.kernel) != nullptr && driver().set_kernel_node != nullptr;
+    case cudaGraphNodeTypeKernel: {
+      SlotNode found;
+      find_kernel(node.kernel, &found);
+      return found.function != nullptr && found.foreign == nullptr;
+    }
     case cudaGraphNodeTypeMemcpy:
-      return is_field() && is_plain_copy(params_of<cudaMemcpy3DParms>(content, node));
+      return is_field() && is_plain_copy(content.params<cudaMemcpy3DParms>(node));
     case cudaGraphNodeTypeMemset:
       return is_field();
     default:
@@ -80,52 +68,13 @@ std::size_t field_at(cudaGraphNodeType type, std::size_t offset) {
   for (const FieldPlace& one : fields_of(type)) {
     if (one.offset == offset) return one.field;
   }
-  return kHeader + offset;
+  return kFirstArgument + offset;
 }
 std::size_t parameter_at(cudaGraphNodeType type, std::size_t field) {
   for (const FieldPlace& one : fields_of(type)) {
     if (one.field == field) return one.offset;
   }
-  return field - kHeader;
-}
-
-// Adds a slot node with the parameters of this node, and without bindings.
-void begin_node(std::uint32_t index, Content* content) {
-  const NodeContent& of = content->nodes[index];
-  const unsigned char* const bytes = content->bytes.data() + of.bytes;
-  Slots& slots = content->slots;
-  SlotNode& node = slots.nodes.emplace_back();
-  node.index = index;
-  node.type = of.type;
-  node.fields = static_cast<std::uint32_t>(detail::align_up(slots.fields.size(), alignof(std::max_align_t)));
-  node.first_argument = static_cast<std::uint32_t>(slots.arguments.size());
-  node.first_binding = static_cast<std::uint32_t>(slots.bindings.size());
-  const auto keep = [&](const auto& header, std::size_t size) {
-    node.fields_size = static_cast<std::uint32_t>(size);
-    slots.fields.resize(node.fields + size);
-    std::memcpy(slots.fields.data() + node.fields, &header, sizeof header);
-  };
-  if (of.type == cudaGraphNodeTypeMemcpy) {
-    const auto copy = params_of<cudaMemcpy3DParms>(*content, of);
-    node.kind = copy.kind;
-    keep(MemcpyFields{copy.dstPtr.ptr, copy.srcPtr.ptr, copy.extent.width}, sizeof(MemcpyFields));
-  } else if (of.type == cudaGraphNodeTypeMemset) {
-    keep(params_of<cudaMemsetParams>(*content, of), sizeof(cudaMemsetParams));
-  } else {
-    const CUDA_KERNEL_NODE_PARAMS& kernel = of.kernel;
-    node.function = function_of(kernel);
-    node.context = kernel.ctx;
-    keep(KernelFields{{kernel.gridDimX, kernel.gridDimY, kernel.gridDimZ},
-                      {kernel.blockDimX, kernel.blockDimY, kernel.blockDimZ},
-                      kernel.sharedMemBytes},
-         kHeader + of.size);
-    const auto at = static_cast<std::uint32_t>(node.fields + kHeader);
-    std::memcpy(slots.fields.data() + at, bytes, of.size);
-    node.argument_count = of.argument_count;
-    for (std::uint32_t i = 0; i < of.argument_count; ++i) {
-      slots.arguments.push_back(at + content->arguments[of.first_argument + i]);
-    }
-  }
+  return field - kFirstArgument;
 }
 
 bool is_other(const detail::ValuePlace& place, const Content& before, const Content& now) {
@@ -422,7 +371,7 @@ void FoundValues::bind(Content* content) const {
   }
   for (const Word& word : words_) {
     if (word.follows == 0) continue;
-    if (slots.nodes.empty() || slots.nodes.back().index != word.node) begin_node(word.node, content);
+    if (slots.nodes.empty() || slots.nodes.back().index != word.node) add_slot_node(*content, word.node, &slots);
     SlotNode& node = slots.nodes.back();
     const std::size_t value = first_of(word.follows);
     Binding found = *binding(value, word, *content);
@@ -471,8 +420,7 @@ std::string FoundValues::text_of(const Word& word, const Content& content) {
     while (argument > 0 && content.arguments[node.first_argument + argument] > word.offset) --argument;
     what = absl::StrCat("argument ", argument);
   }
-  const bool has_rows =
-      node.type == cudaGraphNodeTypeMemcpy && !is_plain_copy(params_of<cudaMemcpy3DParms>(content, node));
+  const bool has_rows = node.type == cudaGraphNodeTypeMemcpy && !is_plain_copy(content.params<cudaMemcpy3DParms>(node));
   return absl::StrCat(what, " of node ", word.node, " (", kind_of(node),
                       has_rows ? " of rows, which CUDA does not patch)" : ")");
 }

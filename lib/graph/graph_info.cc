@@ -1,6 +1,5 @@
 #include "graph/graph_info.h"
 
-#include <absl/strings/str_cat.h>
 #include <cuda.h>
 
 #include <cstddef>
@@ -9,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "cuda/compat.h"
 #include "cuda/driver.h"
 #include "cuda/errors.h"
 #include "graph/describe.h"
@@ -19,41 +17,12 @@
 namespace graphcache {
 namespace {
 
-// The ids by which profilers identify graphs and nodes, available from CUDA 13.1 on.
-struct ToolsIds {
-  CUresult (*of_node)(CUgraphNode, unsigned long long*);
-  CUresult (*of_graph)(CUgraph, unsigned*);
-  CUresult (*of_executable)(CUgraphExec, unsigned*);
-};
-const ToolsIds& tools_ids() {
-  static const ToolsIds ids = [] {
-    constexpr unsigned kSince = 13010;
-    ToolsIds found;
-    const auto set = [](auto& function, const char* name) {
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(driver_function(name, kSince));
-    };
-    set(found.of_node, "cuGraphNodeGetToolsId");
-    set(found.of_graph, "cuGraphGetId");
-    set(found.of_executable, "cuGraphExecGetId");
-    return found;
-  }();
-  return ids;
-}
-
-template <class Number, class Handle>
-std::optional<std::uint64_t> id_of(CUresult (*get)(Handle, Number*), Handle handle) {
-  Number id = 0;
-  const bool is_known = get != nullptr && handle != nullptr && get(handle, &id) == CUDA_SUCCESS;
-  return is_known ? std::optional<std::uint64_t>(id) : std::nullopt;
-}
-
-GraphNode node_of(const Reading& reading, const Slots& slots, cudaGraphNode_t handle, std::uint32_t index) {
+GraphNode node_of(const Reading& reading, const Slots& slots, std::uint32_t index) {
   const NodeContent& content = reading.content.nodes[index];
   const std::vector<Field> fields = fields_of(reading, slots, index);
   GraphNode node;
   node.type = content.type;
   node.name = kind_of(content);
-  node.tools_id = id_of(tools_ids().of_node, handle);
   node.dependencies = reading.parts[index].dependencies;
   if (content.type == cudaGraphNodeTypeKernel) {
     const CUDA_KERNEL_NODE_PARAMS& kernel = content.kernel;
@@ -78,15 +47,13 @@ GraphNode node_of(const Reading& reading, const Slots& slots, cudaGraphNode_t ha
 
 }  // namespace
 
-bool read_graph_info(const Template& from, const Content& content, cudaGraphExec_t executable, GraphInfo* info) {
+bool read_graph_info(const Template& from, const Content& content, GraphInfo* info) {
   const LastErrorGuard last_error;
   if (!has_context()) return false;
-  info->graph_id = id_of(tools_ids().of_graph, from.graph.get());
-  info->executable_id = id_of(tools_ids().of_executable, executable);
   const std::optional<Reading> reading = read_all(from);
   if (!reading) return false;
   for (std::uint32_t i = 0; i < from.nodes.size(); ++i) {
-    info->nodes.push_back(node_of(*reading, content.slots, from.nodes[i], i));
+    info->nodes.push_back(node_of(*reading, content.slots, i));
   }
   return true;
 }

@@ -17,22 +17,6 @@
 namespace graphcache {
 namespace {
 
-struct Range {
-  const char* begin = nullptr;
-  std::size_t size = 0;
-};
-
-// Empty if it cannot be determined. For the main thread, the query reads a file.
-Range stack_of_this_thread() {
-  pthread_attr_t attributes;
-  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return {};
-  void* begin = nullptr;
-  std::size_t size = 0;
-  const bool known = pthread_attr_getstack(&attributes, &begin, &size) == 0;
-  pthread_attr_destroy(&attributes);
-  return known ? Range{static_cast<const char*>(begin), size} : Range{};
-}
-
 // The shared object or executable that has this address in its code or its static data, or null.
 const void* module_of(const void* address) {
   Dl_info info;
@@ -85,7 +69,7 @@ class Inspection {
  private:
   bool leaves_memory() {
     std::sort(freed_.begin(), freed_.end());
-    return std::any_of(allocated_.begin(), allocated_.end(), [&](const Range& memory) {
+    return std::any_of(allocated_.begin(), allocated_.end(), [&](const AddressRange& memory) {
       return !std::binary_search(freed_.begin(), freed_.end(), memory.begin);
     });
   }
@@ -113,13 +97,13 @@ class Inspection {
         void* memory = nullptr;
         std::size_t bytes = 0;
         const CallResult done = allocated_memory(node, &memory, &bytes);
-        if (done.error == cudaSuccess) allocated_.push_back({static_cast<const char*>(memory), bytes});
+        if (done.error == cudaSuccess) allocated_.push_back({reinterpret_cast<std::uintptr_t>(memory), bytes});
         return done;
       }
       case cudaGraphNodeTypeMemFree: {
         void* memory = nullptr;
         const CallResult done = freed_memory(node, &memory);
-        if (done.error == cudaSuccess) freed_.push_back(static_cast<const char*>(memory));
+        if (done.error == cudaSuccess) freed_.push_back(reinterpret_cast<std::uintptr_t>(memory));
         return done;
       }
       case cudaGraphNodeTypeGraph: {
@@ -176,8 +160,9 @@ class Inspection {
   // Whether an earlier node allocates this memory, which the runtime does not know before the first launch. A later
   // node may have got the address of memory that fn has freed.
   bool is_own(const char* memory) const {
+    const auto at = reinterpret_cast<std::uintptr_t>(memory);
     return std::any_of(allocated_.begin(), allocated_.end(),
-                       [&](const Range& own) { return memory >= own.begin && memory < own.begin + own.size; });
+                       [&](const AddressRange& own) { return at - own.begin < own.size; });
   }
 
   bool is_kept(const void* memory) const {
@@ -200,8 +185,8 @@ class Inspection {
   bool copies_pageable_ = false;
   CallResult unread_;  // what the last node that could not be read has returned
   bool lends_to_host_function_ = false;
-  std::vector<Range> allocated_;
-  std::vector<const char*> freed_;
+  std::vector<AddressRange> allocated_;
+  std::vector<std::uint64_t> freed_;
 };
 
 }  // namespace
@@ -227,11 +212,19 @@ CallResult find_pageable(const void* memory, bool* pageable) {
   return {"cudaPointerGetAttributes", error};
 }
 
+AddressRange stack_of_this_thread() {
+  pthread_attr_t attributes;
+  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return {};
+  void* begin = nullptr;
+  std::size_t size = 0;
+  const bool is_known = pthread_attr_getstack(&attributes, &begin, &size) == 0;
+  pthread_attr_destroy(&attributes);
+  return is_known ? AddressRange{reinterpret_cast<std::uintptr_t>(begin), size} : AddressRange{};
+}
+
 bool is_on_this_threads_stack(const void* address) {
-  static thread_local const Range stack = stack_of_this_thread();
-  const auto offset_of = [](const void* at) {
-    return reinterpret_cast<std::uintptr_t>(at) - reinterpret_cast<std::uintptr_t>(stack.begin);
-  };
+  static thread_local const AddressRange stack = stack_of_this_thread();
+  const auto offset_of = [](const void* at) { return reinterpret_cast<std::uintptr_t>(at) - stack.begin; };
   const std::uintptr_t here = offset_of(__builtin_frame_address(0)), there = offset_of(address);
   // The range of an unlimited stack reaches down into other memory. Frames that have ended are just below this one.
   constexpr std::uintptr_t kEnded = std::uintptr_t{64} << 20;

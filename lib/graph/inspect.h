@@ -23,6 +23,8 @@ absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, const void* plac
 // allocates counts as such until the graph is launched.
 CallResult find_pageable(const void* memory, bool* pageable);
 
+// The stack of this thread. Empty if it cannot be determined. For the main thread, the query reads a file.
+AddressRange stack_of_this_thread();
 bool is_on_this_threads_stack(const void* address);
 // Whether an address is on the stack that the caller runs on. The bounds of a fiber's stack are not known, so there all
 // that is near counts.

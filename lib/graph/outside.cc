@@ -38,9 +38,8 @@ Range source_of(const cudaMemcpy3DParms& copy) {
 template <std::size_t N>
 bool ask(std::uint64_t address, CUpointer_attribute (&&attributes)[N], void* (&&out)[N]) {
   constexpr std::uint64_t kLeast = std::uint64_t{1} << 16, kEnd = std::uint64_t{1} << 57;
-  const auto get = driver().pointer_attributes;
-  if (address < kLeast || address >= kEnd || get == nullptr || !has_context()) return false;
-  return get(N, attributes, out, static_cast<CUdeviceptr>(address)) == CUDA_SUCCESS;
+  if (address < kLeast || address >= kEnd || !has_context()) return false;
+  return driver().pointer_attributes(N, attributes, out, static_cast<CUdeviceptr>(address)) == CUDA_SUCCESS;
 }
 
 AddressRange range_at(std::uint64_t address) {

@@ -18,6 +18,7 @@
 #include "cuda/driver.h"
 #include "cuda/errors.h"
 #include "graph/describe.h"
+#include "graph/fields.h"
 #include "graph/inspect.h"
 #include "graph/node_names.h"
 #include "graphcache/status.h"
@@ -94,7 +95,7 @@ class Binder {
     }
     const auto argument = static_cast<std::uint32_t>(bound.argument);
     const auto slot = static_cast<std::uint32_t>(bound.slot);
-    const std::size_t size = size_of(node, argument);
+    const std::size_t size = reading_.sizes[node.first_argument + argument];
     if (size != places_[slot].size) {
       return no_binding(number, absl::StrCat(what, "argument ", argument, " has ", size, " bytes, and value ", slot,
                                              " has ", places_[slot].size));
@@ -105,61 +106,29 @@ class Binder {
     return absl::OkStatus();
   }
 
-  std::size_t size_of(const NodeContent& node, std::uint32_t argument) const {
-    return reading_.sizes[node.first_argument + argument];
-  }
-
   absl::Status bind(std::uint32_t index, const Arguments& arguments, Slots* slots) {
     const NodeContent& content = reading_.content.nodes[index];
-    CUDA_KERNEL_NODE_PARAMS params = content.kernel;
-    SlotNode node;
-    node.index = index;
-    node.type = cudaGraphNodeTypeKernel;
-    node.function = params.func != nullptr ? params.func : function_of_library(params.kern);
-    node.context = params.ctx;
-    if (node.function == nullptr || driver().set_kernel_params == nullptr || driver().set_kernel_node == nullptr) {
+    SlotNode& node = add_slot_node(reading_.content, index, slots);
+    if (node.function == nullptr) {
       return absl::InvalidArgumentError(
           absl::StrCat("node ", index, ", ", kind_of(content), ": the driver cannot set its arguments"));
     }
-    node.fields = take_fields(align_up(sizeof(KernelFields)), slots);
-    KernelFields fields{dim3(params.gridDimX, params.gridDimY, params.gridDimZ),
-                        dim3(params.blockDimX, params.blockDimY, params.blockDimZ), params.sharedMemBytes};
-    std::memcpy(slots->fields.data() + node.fields, &fields, sizeof fields);
-    node.first_argument = static_cast<std::uint32_t>(slots->arguments.size());
-    node.argument_count = content.argument_count;
-    node.first_binding = static_cast<std::uint32_t>(slots->bindings.size());
-    for (std::uint32_t i = 0; i < content.argument_count; ++i) {
-      const std::size_t size = size_of(content, i);
-      const std::uint32_t at = take_fields(align_up(size), slots);
-      slots->arguments.push_back(at);
-      const auto bound = arguments.find(i);
-      const unsigned char* value =
-          reading_.content.bytes.data() + content.bytes + reading_.content.arguments[content.first_argument + i];
-      if (bound != arguments.end()) {
-        const detail::ValuePlace& place = places_[bound->second];
-        slots->bindings.push_back(
-            {at, static_cast<std::uint32_t>(size), static_cast<std::uint32_t>(place.offset), nullptr});
-        value = call_.values + place.offset;
-      }
-      std::memcpy(slots->fields.data() + at, value, size);
+    for (const auto& [argument, slot] : arguments) {
+      const detail::ValuePlace& place = places_[slot];
+      const std::uint32_t at = slots->arguments[node.first_argument + argument];
+      slots->bindings.push_back(
+          {at, static_cast<std::uint32_t>(place.size), static_cast<std::uint32_t>(place.offset), nullptr});
+      std::memcpy(slots->fields.data() + at, call_.values + place.offset, place.size);
     }
     node.binding_count = static_cast<std::uint32_t>(arguments.size());
-    node.fields_size = static_cast<std::uint32_t>(slots->fields.size()) - node.fields;
-    slots->nodes.push_back(node);
 
     ArgumentPointers pointers;
     slots->point_to_arguments(node, &pointers);
+    CUDA_KERNEL_NODE_PARAMS params = content.kernel;
     params.kernelParams = pointers.data();
     const CUresult result = driver().set_kernel_params(graph_.nodes[index], &params);
     if (result == CUDA_SUCCESS) return absl::OkStatus();
     return cuda_failure("cudaGraphKernelNodeSetParams", static_cast<cudaError_t>(result));
-  }
-
-  static std::size_t align_up(std::size_t size) { return detail::align_up(size, alignof(std::max_align_t)); }
-  static std::uint32_t take_fields(std::size_t size, Slots* slots) {
-    const std::size_t at = slots->fields.size();
-    slots->fields.resize(at + size);
-    return static_cast<std::uint32_t>(at);
   }
 
   Template& graph_;

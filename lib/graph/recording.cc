@@ -11,6 +11,7 @@
 #include "cuda/compat.h"
 #include "cuda/driver.h"
 #include "cuda/errors.h"
+#include "graph/fields.h"
 #include "graph/outside.h"
 #include "graph/setter.h"
 #include "graphcache/status.h"
@@ -22,16 +23,20 @@ namespace {
 
 constexpr std::size_t kAlignment = alignof(std::max_align_t);
 
-// Gets the driver's handles of a kernel. Setting a node by them costs 0.145 us, against 0.29 us by the runtime, which
-// looks up the symbol each time. Unlike cudaGetFuncBySymbol, the driver also knows kernels of libraries and leaves the
-// last error alone.
-void look_up(cudaGraphNode_t node, SlotNode* out) {
+// Gets the driver's handles of a kernel, by which runs set the node. That costs 0.145 us, against 0.29 us by the
+// runtime, which looks up the symbol each time. Unlike cudaGetFuncBySymbol, the driver also knows kernels of libraries
+// and leaves the last error alone.
+absl::Status look_up(cudaGraphNode_t node, SlotNode* out) {
   CUDA_KERNEL_NODE_PARAMS params = {};
-  const auto get = driver().kernel_params;
-  if (get == nullptr || get(node, &params) != CUDA_SUCCESS) return;
-  out->function = params.func != nullptr ? params.func : function_of_library(params.kern);
-  out->context = params.ctx;
-  if (params.ctx != current_context()) out->foreign = params.kern;
+  const CUresult result = driver().kernel_params(node, &params);
+  if (result != CUDA_SUCCESS) {
+    return cuda_failure("a kernel with slots, cudaGraphKernelNodeGetParams by the driver",
+                        static_cast<cudaError_t>(result));
+  }
+  find_kernel(params, out);
+  if (out->function != nullptr || out->foreign != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the driver does not report the function of a kernel with slots, so no run could set its arguments");
 }
 
 int device_of(const cudaPointerAttributes& memory) {
@@ -232,12 +237,14 @@ void Recording::keep_node(cudaStream_t stream, SlotNode node, cudaGraphNodeType 
 
 // Nodes are listed in the order in which they were captured (docs/semantics.md), so the search for each starts after
 // the previous one and wraps around if needed.
-bool Recording::take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slots) {
+absl::Status Recording::take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slots) {
   auto at = nodes.begin();
   for (std::size_t i = 0; i < slot_nodes_.size(); ++i) {
     auto found = std::find(at, nodes.end(), slot_nodes_[i]);
     if (found == nodes.end()) found = std::find(nodes.begin(), at, slot_nodes_[i]);
-    if (found == nodes.end() || *found != slot_nodes_[i]) return false;
+    if (found == nodes.end() || *found != slot_nodes_[i]) {
+      return absl::InternalError("a node with slots is not part of the captured graph");
+    }
     slots_.nodes[i].index = static_cast<std::uint32_t>(found - nodes.begin());
     at = found;
   }
@@ -245,17 +252,18 @@ bool Recording::take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slo
             [](const SlotNode& a, const SlotNode& b) { return a.index < b.index; });
   slots_.context = current_context();
   for (SlotNode& node : slots_.nodes) {
-    if (node.type == cudaGraphNodeTypeKernel) look_up(nodes[node.index], &node);
+    if (node.type != cudaGraphNodeTypeKernel) continue;
+    if (absl::Status unknown = look_up(nodes[node.index], &node); !unknown.ok()) return unknown;
   }
   const bool any_foreign = std::any_of(slots_.nodes.begin(), slots_.nodes.end(),
                                        [](const SlotNode& node) { return node.foreign != nullptr; });
-  if (any_foreign && driver().stream_context != nullptr) {
+  if (any_foreign) {
     // The driver takes a green context's handle only once it has given it out.
     CUcontext of_stream = nullptr;
     (void)driver().stream_context(stream_, &of_stream);
   }
   *slots = std::move(slots_);
-  return true;
+  return absl::OkStatus();
 }
 
 void Recording::take_inner(Template* graph, Content* content) {
@@ -310,7 +318,6 @@ void Recording::launch(cudaStream_t stream, const Setter::Kernel& kernel, const 
   for (std::size_t i = 0; i < count; ++i) size += align_up(args[i].size, kAlignment);
 
   SlotNode node = begin(size);
-  node.kernel = kernel.symbol;
   slots_.as<KernelFields>(node) = {};
   bool resolved = take(node, shape.grid.view(), node.fields + offsetof(KernelFields, grid)) &&
                   take(node, shape.block.view(), node.fields + offsetof(KernelFields, block)) &&

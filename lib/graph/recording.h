@@ -89,8 +89,9 @@ class Recording {
   unsigned long long capture_id();
   bool has_broken_part() const { return inner_.is_broken; }
 
-  // Moves out the captured slot nodes with their indices in `nodes`. Returns false if one is missing from `nodes`.
-  bool take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slots);
+  // Moves out the captured slot nodes with their indices in `nodes`. Fails if one is missing from `nodes`, or if the
+  // driver does not report how to set it.
+  absl::Status take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slots);
   // Moves out what the graph keeps alive.
   std::shared_ptr<Kept> take_kept(Content* content) {
     content->kept = kept_;

@@ -70,10 +70,8 @@ inline constexpr int kHostMemory = -1;  // Stands for host memory where a device
 struct SlotNode {
   std::uint32_t index = 0;  // Index in the graph's nodes.
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-  const void* kernel = nullptr;  // The host symbol of a kernel node.
-  // The driver's handle of that kernel, or null if the driver does not report it.
-  CUfunction function = nullptr;
-  CUcontext context = nullptr;  // The driver's handle of the context that the kernel runs in.
+  CUfunction function = nullptr;  // The driver's handle of a kernel.
+  CUcontext context = nullptr;    // The driver's handle of the context that the kernel runs in.
   // The kernel, if that context is not the device's: a green context's node takes no function (docs/semantics.md).
   CUkernel foreign = nullptr;
   cudaMemcpyKind kind = cudaMemcpyDefault;  // The kind of a memcpy node.
@@ -191,6 +189,14 @@ struct Content {
   std::vector<NodeContent> nodes;
   std::vector<unsigned char> bytes;
   std::vector<std::uint32_t> arguments;
+
+  // The parameters that were read of a node that is no kernel.
+  template <class Params>
+  Params params(const NodeContent& node) const {
+    Params params;
+    std::memcpy(&params, bytes.data() + node.bytes, sizeof params);
+    return params;
+  }
 };
 
 // Nodes inside a node of the graph, in the order of cudaGraphGetNodes.

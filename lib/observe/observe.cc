@@ -74,7 +74,7 @@ std::vector<KeptEvent> EventRing::events() const {
 }
 
 void HitLatency::end(const CacheEvent& event) {
-  // Runs with an entry were not sampled.
+  // Runs with an entry are reported whatever the interval is.
   if (event.kind != EventKind::kRun || event.entry != 0 || !event.outcome || !is_hit(*event.outcome)) return;
   const auto ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(event.end - event.begin).count());
   const auto bucket = std::upper_bound(kBounds.begin(), kBounds.end(), ns) - kBounds.begin();

@@ -25,7 +25,10 @@ void add(const std::array<std::uint64_t, kOutcomeCount>& counts, LabelStats* sta
 }  // namespace
 
 void History::end(const CacheEvent& event) {
-  if (event.entry == 0) return;  // Such runs have no entry whose counts could be lost.
+  // A run that a listener wants as a hit is reported without its entry, also if it is direct. A disabled cache has no
+  // entries whose counts could be lost.
+  const bool is_direct = event.reason && *event.reason != EagerReason::kDisabled;
+  if (event.entry == 0 && !is_direct) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   LabelStats& label = of_label(labels_, event.key.label());
   switch (event.kind) {

@@ -19,10 +19,6 @@ constexpr const char* kReasonNames[] = {"disabled",         "capture_after",   "
                                         "nothing_captured", "hands_out_memory"};
 static_assert(std::size(kReasonNames) == kEagerReasonCount);
 
-constexpr const char* kRefusalNames[] = {"topology",   "node_type",     "function", "parameters",
-                                         "attributes", "not_supported", "other"};
-static_assert(std::size(kRefusalNames) == kUpdateRefusalCount);
-
 constexpr const char* kStateNames[] = {"unseen", "seen", "found", "ambiguous", "derived"};
 
 // The counters that are not 0, such as "replayed 3, patched 1".
@@ -48,11 +44,10 @@ void for_each_count(Stats& later, const Stats& earlier, F&& f) {
   };
   all(&Stats::outcomes);
   all(&Stats::eager_reasons);
-  all(&Stats::refused_updates);
   for (const auto count :
        {&Stats::failed, &Stats::captures, &Stats::capture_failures, &Stats::value_captures, &Stats::instantiations,
         &Stats::updates, &Stats::set_switches, &Stats::patched_nodes, &Stats::evictions, &Stats::forgotten,
-        &Stats::refused_device_updates, &Stats::verified, &Stats::stale}) {
+        &Stats::refused_updates, &Stats::refused_device_updates, &Stats::verified, &Stats::stale}) {
     f(later.*count, earlier.*count);
   }
   for (const auto time :
@@ -76,11 +71,6 @@ const char* to_string(Outcome outcome) {
 const char* to_string(EagerReason reason) {
   const auto index = static_cast<std::size_t>(reason);
   return index < std::size(kReasonNames) ? kReasonNames[index] : "unknown";
-}
-
-const char* to_string(UpdateRefusal refusal) {
-  const auto index = static_cast<std::size_t>(refusal);
-  return index < std::size(kRefusalNames) ? kRefusalNames[index] : "unknown";
 }
 
 const char* to_string(ValueState state) {
@@ -122,9 +112,7 @@ std::string to_string(const Stats& stats) {
   absl::StrAppend(&text, "first launches in ", milliseconds(stats.first_launch_time),
                   "; switches by cudaGraphExecUpdate ", stats.updates, ", by parameter sets ", stats.set_switches,
                   ", in ", milliseconds(stats.update_time), "; patched nodes ", stats.patched_nodes, "\n");
-  if (std::accumulate(stats.refused_updates.begin(), stats.refused_updates.end(), std::uint64_t{0}) != 0) {
-    absl::StrAppend(&text, "refused updates: ", list(stats.refused_updates, kRefusalNames), "\n");
-  }
+  if (stats.refused_updates != 0) absl::StrAppend(&text, "refused updates ", stats.refused_updates, "\n");
   if (stats.refused_device_updates != 0) {
     absl::StrAppend(&text, "refused device-updated executables ", stats.refused_device_updates, "\n");
   }

@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <iterator>
 #include <new>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -45,6 +44,14 @@ absl::Status find_device(cudaStream_t stream, int* device) {
   }
   *device = found;
   return absl::OkStatus();
+}
+
+absl::Status check_driver() {
+  const Driver& found = driver();
+  if (found.missing == nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("the driver does not have ", found.missing,
+                                                    ", which is part of CUDA 12.0: it is for CUDA ",
+                                                    found.version / 1000, ".", found.version % 1000 / 10));
 }
 
 // A context that was destroyed may be followed by another one.
@@ -107,6 +114,7 @@ absl::Status Core::begin(cudaStream_t stream) {
   if (is_fatal(cuda_error(not_begun_))) return copy_of(not_begun_);
   int of_device = options.device;
   if (!has_begun()) not_begun_ = find_device(stream, &of_device);
+  if (not_begun_.ok()) not_begun_ = check_driver();
   std::uint64_t context = 0;
   if (not_begun_.ok()) not_begun_ = find_or_make_context(of_device, &context);
   if (!not_begun_.ok()) return copy_of(not_begun_);
@@ -286,11 +294,10 @@ void Core::clear() {
 // The store's lock is not fair: runs get it while this thread sleeps.
 void Core::drop_all() {
   constexpr std::chrono::microseconds kPause(20);
-  std::optional<EntryTable::Walk> walk;
-  do {
-    if (walk) std::this_thread::sleep_for(kPause);
-    bury(store.erase_some(&walk), /*set_aside=*/true);
-  } while (!walk->done());
+  for (std::size_t bucket = 0; bucket < store.buckets();) {
+    if (bucket > 0) std::this_thread::sleep_for(kPause);
+    bury(store.erase_some(&bucket), /*set_aside=*/true);
+  }
   if (!has_begun()) return;
   if (const CallResult lost = collect_all(); lost.error != cudaSuccess) {
     return lose(cuda_failure(lost.call, lost.error));
@@ -317,9 +324,8 @@ absl::StatusOr<GraphInfo> Core::graph(std::uint64_t number) {
   DeviceGuard current(options.device);
   if (!current.status().ok()) return current.status();
   if (absl::Status other = check_context(); !other.ok()) return other;
-  const Executable* const executable = executable_of(*entry);
   const Recorded& of = recorded(*entry);
-  if (!read_graph_info(of.readable(), *of.content, executable == nullptr ? nullptr : executable->exec(), &info)) {
+  if (!read_graph_info(of.readable(), *of.content, &info)) {
     return absl::InternalError("the runtime could not report the types or the dependencies of the graph's nodes");
   }
   return info;

@@ -148,7 +148,7 @@ absl::Status Run::launch_once() {
     core_.device->graveyard.add(std::move(grave), std::move(once), {}, {}, {}, std::move(epitaph));
   };
   ++core_.store.totals.instantiations;
-  Audience::Span span(*core_.audience, event_of(EventKind::kLaunch), {Audience::Filter::Kind::kLaunches});
+  Audience::Span span(*core_.audience, event_of(EventKind::kLaunch));
   if (!span.refused().ok()) return span.refused();
   const cudaError_t error = once->launch(where_);
   if (error != cudaSuccess) span.event.status = cuda_failure("cudaGraphLaunch", error);

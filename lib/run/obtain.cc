@@ -17,31 +17,11 @@
 namespace graphcache {
 namespace {
 
-const char* sentence(UpdateRefusal refusal) {
-  switch (refusal) {
-    case UpdateRefusal::kTopology:
-      return "nodes or edges differ";
-    case UpdateRefusal::kNodeType:
-      return "the type of the node differs";
-    case UpdateRefusal::kFunction:
-      return "the kernel cannot take the other one's place";
-    case UpdateRefusal::kParameters:
-      return "a parameter differs that an update cannot change";
-    case UpdateRefusal::kAttributes:
-      return "a launch attribute differs that an update cannot change";
-    case UpdateRefusal::kNotSupported:
-      return "the runtime does not support this update";
-    case UpdateRefusal::kOther:
-      break;
-  }
-  return "the runtime gave no reason";
-}
-
 // "node 12, kernel add(float*): the type of the node differs".
 std::string text_of_refusal(const Content& content, const BroughtOver& brought) {
-  const char* const why = sentence(*brought.refusal);
-  if (!brought.refused_node || *brought.refused_node >= content.nodes.size()) return why;
-  return absl::StrCat("node ", *brought.refused_node, ", ", kind_of(content.nodes[*brought.refused_node]), ": ", why);
+  if (!brought.refused_node || *brought.refused_node >= content.nodes.size()) return brought.refusal;
+  return absl::StrCat("node ", *brought.refused_node, ", ", kind_of(content.nodes[*brought.refused_node]), ": ",
+                      brought.refusal);
 }
 
 }  // namespace
@@ -64,7 +44,7 @@ void Run::read_graph(Entry& entry) {
   GraphFacts facts = facts_of(content);
   if (signature && content.is_settled()) {
     facts.table_class = ParameterTable::class_of(content);
-    facts.table_bytes = UpdaterNode::estimated_device_bytes(content);
+    facts.table_bytes = UpdatedExecutable::estimated_device_bytes(content);
     facts.set_bytes = ParameterTable::estimated_set_bytes(content);
   }
   core_.store.described(&entry, facts, signature);
@@ -178,7 +158,7 @@ std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan, cons
       core_.store.refuse(entry_.get(), Store::Refused::kSiblings);
       return std::nullopt;
     }
-    brought = executable.bring_over(from, own().graph, own().content, call_);
+    brought = executable.bring_over(own().graph, own().content, call_);
   }
   core_.hits->counts.add_patched_nodes(brought.patched_nodes);
   const bool done = brought.result.error == cudaSuccess;
@@ -195,14 +175,14 @@ std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan, cons
   totals.updates += static_cast<std::uint64_t>(brought.updates);
   totals.set_switches += done && with_table != nullptr ? 1 : 0;
   if (done) return Obtained{.of_sibling = true, .result = {}};
-  if (brought.refusal) {
+  if (brought.refusal != nullptr) {
     const std::string refusal = text_of_refusal(*own().content, brought);
-    ++totals.refused_updates[static_cast<std::size_t>(*brought.refusal)];
+    ++totals.refused_updates;
     core_.store.refuse(entry_.get(), Store::Refused::kSiblings, refusal);
     core_.log(key_, absl::StrCat("the runtime refused an update between two graphs that look alike: the key shares no "
                                  "executables; ",
                                  refusal));
-    if (brought.whole) return std::nullopt;
+    if (!is_fatal(brought.result.error)) return std::nullopt;
   }
   update.done(brought.result);
   return Obtained{.result = brought.result, .why = EagerReason::kRefused};

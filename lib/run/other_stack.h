@@ -1,8 +1,6 @@
 // Calls `fn` again over another part of the stack and the heap, to tell what it leaves undefined from what it means.
 #pragma once
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -13,19 +11,9 @@
 #include <utility>
 #include <vector>
 
-namespace graphcache {
+#include "graph/inspect.h"
 
-// The bytes of this thread's stack below the caller's frame, or 0 if the system does not say.
-inline std::size_t stack_left() {
-  pthread_attr_t attributes;
-  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return 0;
-  void* begin = nullptr;
-  std::size_t size = 0;
-  const bool is_known = pthread_attr_getstack(&attributes, &begin, &size) == 0;
-  pthread_attr_destroy(&attributes);
-  const auto left = reinterpret_cast<std::size_t>(__builtin_frame_address(0)) - reinterpret_cast<std::size_t>(begin);
-  return is_known && left < size ? left : 0;
-}
+namespace graphcache {
 
 // Fills the stack below its caller's frame, as far as `fn` may reach. `left`: the bytes there.
 [[gnu::noinline]] inline void fill_stack(unsigned char byte, std::size_t left) {
@@ -93,7 +81,9 @@ constexpr std::size_t kNear = 0x1150, kFar = 0x11150;
 // differ from those of another call.
 template <class F>
 [[gnu::noinline]] void on_other_stack(std::size_t depth, unsigned char byte, F&& f, bool and_heap = false) {
-  const std::size_t left = stack_left();
+  const AddressRange stack = stack_of_this_thread();
+  const std::size_t below = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0)) - stack.begin;
+  const std::size_t left = below < stack.size ? below : 0;
   void* const shift = __builtin_alloca(std::min(depth, std::max(kNear, left / 16)));
   std::optional<OtherHeap> heap;
   if (and_heap) heap.emplace(byte);

@@ -10,7 +10,7 @@
 #include "cuda/handles.h"
 #include "exec/executable.h"
 #include "exec/graveyard.h"
-#include "exec/updater_node.h"
+#include "exec/updated_executable.h"
 #include "graph/describe.h"
 #include "graph/found_values.h"
 #include "graph/template.h"
@@ -63,7 +63,7 @@ inline GraphFacts facts_of(const Content& content) {
   const bool is_clonable = content.conditional_count == 0;
   return {.shape = content.shape,
           .bytes = estimated_device_bytes(nodes, content.conditional_count),
-          .slot_kernels = is_clonable && content.is_settled() ? UpdaterNode::writable_nodes(content.slots) : 0};
+          .slot_kernels = is_clonable && content.is_settled() ? UpdatedExecutable::writable_nodes(content.slots) : 0};
 }
 
 }  // namespace graphcache

@@ -5,8 +5,13 @@
 #include <new>
 #include <utility>
 
+#include "cuda/driver.h"
+
 namespace graphcache {
 namespace {
+
+// The thread gets no context, without which the driver would crash.
+constexpr CallResult kNoContext = {"cuCtxGetCurrent", cudaErrorDeviceUninitialized, /*latches=*/false};
 
 void remember(detail::Remembered* remembered, Entry* entry, const detail::Site& site) {
   if (remembered != nullptr) *remembered = {entry, entry->life, site};
@@ -75,7 +80,7 @@ absl::StatusOr<Outcome> Run::find_and_run() {
   const Options& options = core_.options;
   if (entry_.get() == nullptr) {
     if (absl::Status status = core_.begin(stream_); !status.ok()) return failed(std::move(status));
-    if (!is_sampled_ && core_.hits->is_sampled()) return run_sampled();
+    if (!is_reported_ && core_.hits->is_sampled()) return run_sampled();
     if (active_recording != nullptr) return run_nested();
     if (options.inline_in_foreign_capture && is_in_foreign_capture()) return run_inlined();
     if (!core_.enabled) return run_disabled();
@@ -93,17 +98,13 @@ absl::StatusOr<Outcome> Run::find_and_run() {
 
 // A run that some listener wants, also if it is a hit.
 absl::StatusOr<Outcome> Run::run_sampled() {
-  is_sampled_ = true;
-  uses_ = detail::this_thread.uses;
-  Audience::Span span(*core_.audience, {.kind = EventKind::kRun, .key = key_},
-                      {Audience::Filter::Kind::kSampled, uses_});
-  absl::Cleanup over = [this] {  // Listeners may ask for the entry's graph then.
-    entry_.release();
-    dropped_.clear();
-  };
-  absl::StatusOr<Outcome> outcome = find_and_run();
-  std::move(over).Invoke();
-  return span.end_with(std::move(outcome), reason_);
+  return reported([this] {
+    const absl::Cleanup over = [this] {  // Listeners may ask for the entry's graph then.
+      entry_.release();
+      dropped_.clear();
+    };
+    return find_and_run();
+  });
 }
 
 // Locks the run's entry, unless it is locked already, and counts the use.
@@ -227,7 +228,7 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome, Outcome if_patched) {
     std::size_t patched = 0;
     // Some nodes then hold new values and some old ones.
     absl::Cleanup threw = [this] { core_.give_up(*entry_, Loss::kFailed); };
-    const CallResult result = executable.patch(call_, &patched);
+    const CallResult result = has_context() ? executable.patch(call_, &patched) : kNoContext;
     std::move(threw).Cancel();
     core_.hits->counts.add_patched_nodes(patched);
     if (result.error != cudaSuccess) return replay_failed(result, EagerReason::kRefused);
@@ -241,7 +242,7 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome, Outcome if_patched) {
   if (core_.audience->wants_launches()) {
     CacheEvent event = Core::event_of(EventKind::kLaunch, *entry_);
     event.stream = given_;
-    Audience::Span span(*core_.audience, event, {Audience::Filter::Kind::kLaunches});
+    Audience::Span span(*core_.audience, event);
     if (!span.refused().ok()) return failed(span.refused());
     error = start();
     if (error != cudaSuccess) span.event.status = cuda_failure("cudaGraphLaunch", error);

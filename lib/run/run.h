@@ -158,9 +158,7 @@ class Run {
   LastErrorGuard* last_error_ = nullptr;  // That of the scope, if there is one.
 
   // For listeners.
-  bool is_sampled_ = false;            // Whether run_sampled() reports the run, to listeners that want a hit.
-  bool is_reported_ = false;           // Whether reported() does, to the others.
-  std::uint64_t uses_ = 0;             // Number of earlier runs of the thread, if it is sampled.
+  bool is_reported_ = false;           // Whether reported() has been called.
   std::optional<EagerReason> reason_;  // Of a direct run.
   bool was_told_ = false;              // Whether the log has the error that the run returns.
 };
@@ -193,9 +191,8 @@ class Run::Scope {
 template <class F>
 absl::StatusOr<Outcome> Run::reported(F&& f) {
   if (core_.audience->empty() || std::exchange(is_reported_, true)) return f();
-  using Kind = Audience::Filter::Kind;
-  Audience::Span span(*core_.audience, {.kind = EventKind::kRun, .key = key_, .entry = entry_->number()},
-                      {is_sampled_ ? Kind::kNotSampled : Kind::kAll, uses_});
+  const std::uint64_t entry = entry_.get() != nullptr ? entry_->number() : 0;
+  Audience::Span span(*core_.audience, {.kind = EventKind::kRun, .key = key_, .entry = entry});
   absl::StatusOr<Outcome> outcome = f();
   return span.end_with(std::move(outcome), reason_);
 }

@@ -99,9 +99,9 @@ bool Run::update_to(std::unique_ptr<Recorded>& made, Captured* captured) {
   Operation update(core_, EventKind::kUpdate, *entry_, totals.update_time);
   entry_->exec = nullptr;
   absl::Cleanup threw = [this] { core_.give_up(*entry_, Loss::kFailed); };
-  const BroughtOver brought = executable()->bring_over(own().readable(), made->graph, made->content, call_);
+  const BroughtOver brought = executable()->bring_over(made->graph, made->content, call_);
   totals.updates += static_cast<std::uint64_t>(brought.updates);
-  if (brought.refusal) ++totals.refused_updates[static_cast<std::size_t>(*brought.refusal)];
+  if (brought.refusal != nullptr) ++totals.refused_updates;
   update.done(brought.result);
   std::move(threw).Cancel();
   if (brought.result.error != cudaSuccess) return false;

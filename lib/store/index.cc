@@ -8,8 +8,8 @@ Entry* Index::insert(const Key& key, const detail::Site& site) {
   if (next_id() == chunks_.size() * kChunk) chunks_.push_back(std::make_unique<Entry[]>(kChunk));
   Entry* const entry = of(next_id());
   entry->key = key;
-  table_.insert(entry);
   // Nothing below throws.
+  table_.insert(entry);
   if (free_ != nullptr) {
     free_ = std::exchange(entry->older, nullptr);
   } else {
@@ -21,25 +21,24 @@ Entry* Index::insert(const Key& key, const detail::Site& site) {
   entry->tag.store(Entry::tag_of(key, site), std::memory_order_relaxed);
   entry->erased.store(false, std::memory_order_relaxed);
   link(order_of(entry), entry);
-  count(entry, +1);
   (void)entry->lock.unlock();  // Withdraws a wait that was announced to the entry's former user.
   return entry;
 }
 
-// Adds the entry to the counts of its state, or removes it.
-void Index::count(const Entry* entry, int by) {
-  const auto plus = [by](std::size_t& number, std::size_t amount) { by > 0 ? number += amount : number -= amount; };
-  if (entry->erased) plus(erased_of_[static_cast<std::size_t>(entry->state)], 1);
-  if (entry->state == State::kCold && !entry->erased) plus(cold_key_bytes_, entry->key.size());
-}
-
 void Index::set_state(Entry* entry, State state) {
   if (entry->state == state) return;
-  count(entry, -1);
   if (!entry->erased) unlink(order_of(entry), entry);
   entry->state = state;
   if (!entry->erased) link(order_of(entry), entry);
-  count(entry, +1);
+}
+
+// Few entries are erased and exist still: those in use.
+std::size_t Index::templates() const {
+  std::size_t count = order_of(State::kLive).size + order_of(State::kRecorded).size;
+  for (const Entry* entry = erased_.newest; entry != nullptr; entry = entry->older) {
+    count += entry->state != State::kCold ? 1 : 0;
+  }
+  return count;
 }
 
 Entry* Index::oldest_unused(const Order& order, Spared is_spared) {
@@ -48,13 +47,11 @@ Entry* Index::oldest_unused(const Order& order, Spared is_spared) {
   return entry;
 }
 
-Entry* Index::oldest_recorded(Spared is_spared) const {
-  return oldest_unused(orders_[static_cast<std::size_t>(State::kRecorded)], is_spared);
-}
+Entry* Index::oldest_recorded(Spared is_spared) const { return oldest_unused(order_of(State::kRecorded), is_spared); }
 
 Entry* Index::surplus(Spared is_spared) const {
-  const Order& cold = orders_[static_cast<std::size_t>(State::kCold)];
-  if (cold.size <= kMaxColdEntries && cold_key_bytes_ <= kMaxColdKeyBytes) return nullptr;
+  const Order& cold = order_of(State::kCold);
+  if (cold.size <= kMaxColdEntries && cold.key_bytes <= kMaxColdKeyBytes) return nullptr;
   Entry* const entry = oldest_unused(cold, is_spared);
   return entry == cold.newest ? nullptr : entry;
 }
@@ -63,9 +60,7 @@ void Index::erase(Entry* entry) {
   if (entry->erased) return;
   table_.erase(entry);
   unlink(order_of(entry), entry);
-  count(entry, -1);
   entry->erased = true;
-  count(entry, +1);
   link(erased_, entry);
 }
 
@@ -74,7 +69,6 @@ void Index::sweep(absl::FunctionRef<void(Entry&)> last_look) {
     Entry* const entry = std::exchange(next, next->newer);
     if (!try_lock_idle(entry)) continue;  // The lock of a free entry stays held.
     last_look(*entry);
-    count(entry, -1);
     unlink(erased_, entry);
     entry->older = std::exchange(gone_, entry);
   }
@@ -97,12 +91,14 @@ void Index::link(Order& order, Entry* entry) {
   (order.newest != nullptr ? order.newest->newer : order.oldest) = entry;
   order.newest = entry;
   ++order.size;
+  order.key_bytes += entry->key.size();
 }
 
 void Index::unlink(Order& order, Entry* entry) {
   (entry->newer != nullptr ? entry->newer->older : order.newest) = entry->older;
   (entry->older != nullptr ? entry->older->newer : order.oldest) = entry->newer;
   --order.size;
+  order.key_bytes -= entry->key.size();
 }
 
 void Index::move_to_front(Order& order, Entry* entry) {

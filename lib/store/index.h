@@ -9,6 +9,7 @@
 
 #include <absl/functional/function_ref.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -30,8 +31,13 @@ class Index {
   // The maximum size of the keys of cold entries. The most recently used cold entry is kept, whatever its size.
   static constexpr std::size_t kMaxColdKeyBytes = 16 << 20;
 
-  // The entries whose keys may have this hash, linked by EntryTable::next(). Needs no lock.
+  // Makes room for so many entries that are not cold. There may be more, for example pinned ones.
+  explicit Index(std::size_t entries) : table_(std::min(entries, kMaxRoom) + kMaxColdEntries) {}
+
+  // The entries whose keys may have this hash, linked by EntryTable::next(). Those of all numbers below buckets()
+  // together are all that can be found. Both need no lock.
   Entry* chain(std::size_t hash) const { return table_.chain(hash); }
+  std::size_t buckets() const { return table_.buckets(); }
 
   // The first entry of a key, or null. The others follow by next_of_key().
   Entry* find(const Key& key) const { return table_.find(key); }
@@ -67,7 +73,7 @@ class Index {
   // executable is the last to lose its template, and its place is found in constant time.
   void set_state(Entry* entry, State state);
   // Number of templates, including those of erased entries that still exist.
-  std::size_t templates() const { return count_of(State::kLive) + count_of(State::kRecorded); }
+  std::size_t templates() const;
 
   // Whether nothing uses the entry now.
   static bool is_idle(const Entry* entry) { return entry->users == 0 && entry->lock.is_free(); }
@@ -90,39 +96,26 @@ class Index {
   Entry* take_gone() { return std::exchange(gone_, nullptr); }
   void recycle(Entry* gone);
 
-  // Calls f(entry) for every entry, including erased ones that still exist.
-  template <class F>
-  void for_each(F&& f) const {
-    for (const Order& order : orders_) for_each(order, f);
-    for_each(erased_, f);
-  }
-  // A walk over the entries that can be found, in no particular order.
-  EntryTable::Walk walk() const { return EntryTable::Walk(table_); }
-
  private:
   friend class StructureChecker;
+  friend struct IndexPeer;
 
   struct Order {
     Entry* newest = nullptr;
     Entry* oldest = nullptr;
     std::size_t size = 0;
+    std::size_t key_bytes = 0;  // Total size of the keys.
   };
 
-  template <class F>
-  static void for_each(const Order& order, F&& f) {
-    for (Entry* entry = order.newest; entry != nullptr;) f(std::exchange(entry, entry->older));
-  }
+  const Order& order_of(State state) const { return orders_[static_cast<std::size_t>(state)]; }
   Order& order_of(const Entry* entry) { return orders_[static_cast<std::size_t>(entry->state)]; }
   static Entry* oldest_unused(const Order& order, Spared is_spared);
-  std::size_t count_of(State state) const {
-    const auto i = static_cast<std::size_t>(state);
-    return orders_[i].size + erased_of_[i];
-  }
-  void count(const Entry* entry, int by);
   static void link(Order& order, Entry* entry);
   static void unlink(Order& order, Entry* entry);
   static void move_to_front(Order& order, Entry* entry);
 
+  // The most entries, beside cold ones, that the table makes room for.
+  static constexpr std::size_t kMaxRoom = (1 << 20) - kMaxColdEntries;
   // Small, so that allocating a chunk takes little time.
   static constexpr std::size_t kChunk = 32;
 
@@ -133,8 +126,6 @@ class Index {
   std::array<Order, 3> orders_;                   // Entries that can be found, by state; live ones in no order.
   Order erased_;                                  // Erased entries, in the order in which they were erased.
   Entry* gone_ = nullptr;                         // See take_gone().
-  std::array<std::size_t, 3> erased_of_{};        // Number of erased entries of each state.
-  std::size_t cold_key_bytes_ = 0;                // Total size of the keys of cold entries that can be found.
 };
 
 }  // namespace graphcache

@@ -43,19 +43,18 @@ Store::Gone Store::erase(absl::Span<const Key> keys, std::size_t* found) {
 }
 
 // Holds the lock only for a short time, because runs that are not hits wait for it.
-Store::Gone Store::erase_some(std::optional<EntryTable::Walk>* walk) {
+Store::Gone Store::erase_some(std::size_t* bucket) {
   constexpr std::chrono::microseconds kHeld(300);
-  // Number of buckets between two checks of the time; they contain about half as many entries.
+  // Number of buckets between two checks of the time; they contain at most about half as many entries.
   constexpr int kBuckets = 32;
   MutexLock lock(mutex_);
   const auto end = std::chrono::steady_clock::now() + kHeld;
-  if (!*walk) walk->emplace(index_.walk());
-  const auto erase_it = [this](Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { erase(entry); };
-  const absl::FunctionRef<void(Entry*)> erases = erase_it;
   do {
-    for (int i = 0; i < kBuckets && !(*walk)->done(); ++i) (*walk)->step(erases);
+    for (int i = 0; i < kBuckets && *bucket < buckets(); ++i, ++*bucket) {
+      for (Entry* next = index_.chain(*bucket); next != nullptr;) erase(std::exchange(next, EntryTable::next(next)));
+    }
     sweep();
-  } while (!(*walk)->done() && std::chrono::steady_clock::now() < end);
+  } while (*bucket < buckets() && std::chrono::steady_clock::now() < end);
   return take_gone_under_mutex();
 }
 
@@ -63,19 +62,16 @@ Store::Gone Store::erase_some(std::optional<EntryTable::Walk>* walk) {
 // copies the key.
 template <class Look, class Take>
 void Store::for_each_entry(Look&& look, Take&& take) const {
-  constexpr std::size_t kEntries = 256, kKeyBytes = 1 << 16, kBuckets = 4096;  // Limits for each time the lock is held.
-  std::vector<const Entry*> met;
+  constexpr std::size_t kEntries = 256, kKeyBytes = 1 << 16, kBuckets = 1 << 15;  // Limits for each time the lock is held.
   std::vector<decltype(look(std::declval<const Entry&>()))> some;
   some.reserve(kEntries + 64);  // The last bucket may contain several.
-  for (std::optional<EntryTable::Walk> walk; !walk || !walk->done(); some.clear()) {
+  for (std::size_t bucket = 0; bucket < buckets(); some.clear()) {
     {
       MutexLock lock(mutex_);
-      if (!walk) walk.emplace(index_.walk());
       std::size_t key_bytes = 0;
-      for (std::size_t i = 0; i < kBuckets && some.size() < kEntries && key_bytes < kKeyBytes && !walk->done(); ++i) {
-        met.clear();
-        walk->step([&](const Entry* entry) { met.push_back(entry); });
-        for (const Entry* entry : met) {
+      const std::size_t end = std::min(bucket + kBuckets, buckets());
+      for (; bucket < end && some.size() < kEntries && key_bytes < kKeyBytes; ++bucket) {
+        for (const Entry* entry = index_.chain(bucket); entry != nullptr; entry = EntryTable::next(entry)) {
           some.push_back(look(*entry));
           key_bytes += entry->key.size();
         }

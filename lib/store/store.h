@@ -13,6 +13,7 @@
 #include <absl/status/status.h>
 #include <absl/types/span.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -37,11 +38,15 @@ class Store {
  public:
   // `epoch` grows with each run that is not a hit.
   Store(const Limits& limits, std::size_t max_templates, std::atomic<std::uint64_t>& epoch)
-      : max_templates_(max_templates), epoch_(epoch), policy_(limits) {}
+      : max_templates_(max_templates),
+        epoch_(epoch),
+        index_(std::max(max_templates, limits.max_executables)),
+        policy_(limits) {}
 
   // ---- Finding an entry ----
 
-  // Finds an entry without the store's lock. Null if there is none, if it is in use, or if the index is moving it.
+  // Finds an entry without the store's lock. Null if there is none, if it is in use, or if it is missed
+  // because other threads change the index (EntryTable).
   Entry* find_free(const Key& key, const detail::Site& site);
   // Waits for the entry of this key and place, which is created if there is none. If the key has kMostIdentities
   // entries that differ by their values' identity alone, that is the one with the identity kManyIdentities.
@@ -134,8 +139,10 @@ class Store {
   bool pin(const Key& key, bool pinned) ABSL_LOCKS_EXCLUDED(mutex_);
   // Adds to `found` how many of the keys were known.
   [[nodiscard]] Gone erase(absl::Span<const Key> keys, std::size_t* found) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Erases some of the entries that a walk finds. Begins the walk if there is none.
-  [[nodiscard]] Gone erase_some(std::optional<EntryTable::Walk>* walk) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Erases the entries of some buckets of the index, from number `bucket` on, which it advances. After the last bucket
+  // it is buckets().
+  [[nodiscard]] Gone erase_some(std::size_t* bucket) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::size_t buckets() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return index_.buckets(); }
   // The predicate is called without the lock.
   std::vector<Key> matching(const std::function<bool(const Key&)>& predicate) const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<EntryInfo> entries() const ABSL_LOCKS_EXCLUDED(mutex_);

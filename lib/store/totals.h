@@ -17,9 +17,8 @@ struct Totals {
   using Time = std::atomic<std::chrono::nanoseconds::rep>;
 
   Count failed{0}, captures{0}, capture_failures{0}, instantiations{0}, updates{0}, set_switches{0}, evictions{0};
-  Count value_captures{0}, forgotten{0}, refused_device_updates{0}, verified{0}, stale{0};
+  Count value_captures{0}, forgotten{0}, refused_updates{0}, refused_device_updates{0}, verified{0}, stale{0};
   std::array<Count, kEagerReasonCount> eager_reasons{};
-  std::array<Count, kUpdateRefusalCount> refused_updates{};
   Time capture_time{0}, instantiate_time{0}, update_time{0}, first_launch_time{0};
 
   // Adds the time since `begin`.
@@ -37,12 +36,12 @@ struct Totals {
     stats.set_switches = set_switches;
     stats.evictions = evictions;
     stats.forgotten = forgotten;
+    stats.refused_updates = refused_updates;
     stats.refused_device_updates = refused_device_updates;
     stats.verified = verified;
     stats.stale = stale;
     std::uint64_t& eager = stats.outcomes[static_cast<std::size_t>(Outcome::kEager)];
     for (std::size_t i = 0; i < eager_reasons.size(); ++i) eager += stats.eager_reasons[i] = eager_reasons[i];
-    for (std::size_t i = 0; i < refused_updates.size(); ++i) stats.refused_updates[i] = refused_updates[i];
     stats.capture_time = std::chrono::nanoseconds(capture_time);
     stats.instantiate_time = std::chrono::nanoseconds(instantiate_time);
     stats.update_time = std::chrono::nanoseconds(update_time);

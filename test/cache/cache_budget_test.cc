@@ -155,9 +155,7 @@ TEST_F(CacheTest, OptionsThatMakeNoSenseAreReported) {
     expect_refused({.instantiate_flags = flags}, "instantiate_flags");
   }
   for (const int device : {1000, -2}) expect_refused({.device = device}, "device");
-  expect_refused({.capture_mode = static_cast<cudaStreamCaptureMode>(3)}, "capture_mode");
   expect_refused({.max_templates = -1}, "max_templates");
-  expect_refused({.share = static_cast<Share>(-1)}, "share");
   EXPECT_EQ(calls, 0);
 }
 

@@ -186,14 +186,8 @@ std::string World::run(Tally* tally) {
     const Stats stats = cache->stats();
     check_stats(*cache, stats, sum);
     sum.eager_reasons = stats.eager_reasons;
-    sum.changes = {stats.captures,
-                   stats.instantiations,
-                   stats.updates,
-                   stats.set_switches,
-                   stats.patched_nodes,
-                   stats.evictions,
-                   std::accumulate(stats.refused_updates.begin(), stats.refused_updates.end(), std::uint64_t{0}),
-                   stats.refused_device_updates};
+    sum.changes = {stats.captures,      stats.instantiations, stats.updates,         stats.set_switches,
+                   stats.patched_nodes, stats.evictions,      stats.refused_updates, stats.refused_device_updates};
     tally->add(sum);
     // Entries must be destroyed before the memory that they use. Streams may be destroyed before the cache.
     settings.seed % 3 == 0 ? cache->clear() : cache.reset();

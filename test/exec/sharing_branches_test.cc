@@ -157,10 +157,10 @@ TEST_F(BranchesTest, RandomGraphsAndTheirSiblings) {
     EXPECT_EQ(stats.captures, 2u);
     if (number % 4 == 0) {
       EXPECT_EQ(stats.families, 1u);
-      EXPECT_EQ(refused(stats), 0u);
+      EXPECT_EQ(stats.refused_updates, 0u);
     }
     shared += stats.families == 1 ? 1 : 0;
-    refusals += refused(stats);
+    refusals += stats.refused_updates;
     ASSERT_FALSE(HasFailure());
   }
   EXPECT_GE(shared, 25u);

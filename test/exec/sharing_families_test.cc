@@ -72,7 +72,7 @@ TEST_F(SharingTest, OtherKernelsBlocksAndSharedBytesInOnePlace) {
       }
     }
     EXPECT_EQ(calls, static_cast<unsigned>(kVariants));
-    EXPECT_EQ(refused(cache->stats()), 0u);
+    EXPECT_EQ(cache->stats().refused_updates, 0u);
     EXPECT_GT(updates(), 0u);
     EXPECT_EQ(families(*cache).size(), 1u);
   }
@@ -131,7 +131,7 @@ TEST_F(SharingTest, SlotNodesAndFixedNodesInOnePlace) {
           EXPECT_RUN(kReplayed, run_slot(1, size));
         }
         EXPECT_EQ(calls, 3u);
-        EXPECT_EQ(refused(cache->stats()), 0u);
+        EXPECT_EQ(cache->stats().refused_updates, 0u);
         EXPECT_EQ(families(*cache).size(), 1u);
         EXPECT_EQ(cache->stats().instantiations, 1u);
       }
@@ -278,7 +278,7 @@ TEST_F(SharingTest, PrioritiesMakeFamilies) {
     EXPECT_RUN(kRestored, run_at(stream, 0));
     EXPECT_RUN(kRestored, run_at(stream, 1));  // the graph counts, not the stream
     EXPECT_EQ(families(*cache).size(), 3u);    // key 1 moved to a stream whose priority no other graph has
-    EXPECT_EQ(refused(cache->stats()), 0u);
+    EXPECT_EQ(cache->stats().refused_updates, 0u);
   }
   cache.reset();
   CUDA_OK(cudaStreamDestroy(urgent));

@@ -67,7 +67,7 @@ TEST_F(SharingTest, RunsInFlightAreNotChangedBySwitches) {
     EXPECT_EQ(stats.captures, 6u);
     EXPECT_EQ(stats.evictions, sharing == Sharing::kAuto ? 1u : 0u) << "for the table";
     EXPECT_EQ(stats.instantiations, sharing == Sharing::kAuto ? 3u : 1u);
-    EXPECT_EQ(refused(stats), 0u);
+    EXPECT_EQ(stats.refused_updates, 0u);
     EXPECT_EQ(stats.hits() + stats.misses(), 3000u);
     EXPECT_GT(stats.outcome(Outcome::kSwitched), 1000u);
   }
@@ -97,7 +97,7 @@ TEST_F(SharingTest, RunsInFlightOfEightThreads) {
     EXPECT_LE(stats.live_executables, static_cast<unsigned>(max_executables));
     EXPECT_EQ(stats.runs(), static_cast<unsigned>(kThreads * kRuns));
     EXPECT_EQ(stats.failed, 0u);
-    EXPECT_EQ(refused(stats), 0u);
+    EXPECT_EQ(stats.refused_updates, 0u);
     EXPECT_EQ(stats.outcome(Outcome::kEager), stats.eager(EagerReason::kBudget));
     if (max_executables > 6) {
       EXPECT_EQ(stats.captures, 6u);

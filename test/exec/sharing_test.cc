@@ -100,7 +100,7 @@ class SharedSlotsTest : public SharingTest, public testing::WithParamInterface<b
   }
   void expect_updates() {
     const Stats stats = cache->stats();
-    EXPECT_EQ(refused(stats), 0u);
+    EXPECT_EQ(stats.refused_updates, 0u);
     EXPECT_EQ(stats.families, 1u);
     EXPECT_EQ(stats.updates, stats.outcome(Outcome::kSwitched) + stats.outcome(Outcome::kUpdated));
   }

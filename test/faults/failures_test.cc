@@ -193,15 +193,6 @@ TEST_F(FailuresTest, EagerRunAfterAFailureBeginsWithACleanLastError) {
   }
 }
 
-TEST_F(FailuresTest, FailureOfTheDriversFunctionsFallsBackToTheRuntime) {
-  World world;
-  hostrt::fail_call("cudaGraphKernelNodeGetParams", 1, cudaErrorInvalidValue, -1);
-  EXPECT_RUN(kInstantiated, world.run(kKey, 1));
-  EXPECT_RUN(kPatched, world.run(kKey, 2));
-  world.expect_done({1, 2});
-  expect_usable(world);
-}
-
 // No runtime query is made that fails for a library's kernels, because it would hide an earlier error.
 TEST_F(FailuresTest, KernelsOfLibrariesLeaveTheLastErrorAlone) {
   cudaLibrary_t library = nullptr;
@@ -417,7 +408,7 @@ TEST_F(FailuresTest, EntryErasedDuringADirectRunIsGoneBehindIt) {
   }
 }
 
-// A thread without a context patches by runtime calls, for which the cache's device is made current.
+// A thread without a context is given one before it patches.
 TEST_F(FailuresTest, HitThatCannotQueryTheDeviceLeavesNoErrorBehind) {
   hostrt::reset();
   Cache cache;
@@ -437,6 +428,27 @@ TEST_F(FailuresTest, HitThatCannotQueryTheDeviceLeavesNoErrorBehind) {
   }).join();
   EXPECT_EQ(count.first(), 2);
   EXPECT_EQ(log.read()[1], 2);
+}
+
+// Runs set the arguments of a kernel by the handles that the driver reports.
+TEST_F(FailuresTest, KernelWithSlotsThatTheDriverDoesNotReportRunsDirectly) {
+  Cache cache;
+  Stream stream;
+  DeviceBuffer<int> log(8), count(1);
+  const auto run = [&](int value) {
+    return cache.run(kKey, stream, params(value), [&](Recorder& rec, Slot<int> v) {
+      rec.launch(append, {1, 1}, log.get(), count.get(), v);
+    });
+  };
+  hostrt::fail_call("cudaGraphKernelNodeGetParams", 1, cudaErrorInvalidValue);
+  EXPECT_RUN(kEager, run(1));
+  EXPECT_EQ(cache.stats().eager(EagerReason::kCaptureFailed), 1u);
+  const std::string error = cache.entries().front().error;
+  EXPECT_NE(error.find("a kernel with slots, cudaGraphKernelNodeGetParams"), error.npos) << error;
+  EXPECT_RUN(kEager, run(2));
+  EXPECT_RUN(kInstantiated, run(3));
+  EXPECT_RUN(kPatched, run(4));
+  EXPECT_EQ(log.read(), (std::vector<int>{1, 2, 3, 4, 0, 0, 0, 0}));
 }
 
 // The memory may be pageable, and then the launch would destroy the context.

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -124,27 +123,6 @@ TEST_F(GraphInfoTest, EdgesOfSideBranches) {
   EXPECT_EQ(info.nodes[1].dependencies, Nodes{0});
   EXPECT_EQ(info.nodes[2].dependencies, Nodes{0});
   EXPECT_THAT(info.nodes[3].dependencies, testing::UnorderedElementsAre(1u, 2u));
-}
-
-// Drivers have these ids from CUDA 13.1 on; hostrt has them.
-TEST_F(GraphInfoTest, NumbersForProfilersAreAllDifferent) {
-  Cache cache;
-  EXPECT_SUCCESS(cache.run(key("k"), stream, add_twice()));
-  EXPECT_SUCCESS(run_add(cache, key("other")));
-  std::vector<std::uint64_t> nodes;
-  const GraphInfo infos[] = {graph(cache, key("k")), graph(cache, key("other"))};
-  for (const GraphInfo& info : infos) {
-    EXPECT_EQ(info.graph_id.has_value(), infos[0].graph_id.has_value());
-    EXPECT_EQ(info.executable_id.has_value(), infos[0].graph_id.has_value());
-    for (const GraphNode& node : info.nodes) {
-      EXPECT_EQ(node.tools_id.has_value(), infos[0].graph_id.has_value());
-      if (node.tools_id) nodes.push_back(*node.tools_id);
-    }
-  }
-  EXPECT_EQ(std::set<std::uint64_t>(nodes.begin(), nodes.end()).size(), nodes.size());
-  EXPECT_EQ(nodes.size(), infos[0].graph_id ? 3u : 0u);
-  EXPECT_TRUE(!infos[0].graph_id || infos[0].graph_id != infos[1].graph_id);
-  EXPECT_TRUE(!infos[0].graph_id || infos[0].executable_id != infos[1].executable_id);
 }
 
 TEST_F(GraphInfoTest, ATemplateAloneIsRead) {

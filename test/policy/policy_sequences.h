@@ -147,13 +147,12 @@ inline std::string text_of(const Stats& stats) {
   };
   list("outcomes", stats.outcomes);
   list("eager", stats.eager_reasons);
-  list("refused", stats.refused_updates);
   text << "failed " << stats.failed << ", captures " << stats.captures << ", broken " << stats.capture_failures
        << ", instantiations " << stats.instantiations << ", updates " << stats.updates << ", by sets "
-       << stats.set_switches << ", refused by the device " << stats.refused_device_updates << ", patched "
-       << stats.patched_nodes << ", evictions " << stats.evictions << ", forgotten " << stats.forgotten << ", live "
-       << stats.live_executables << ", templates " << stats.live_templates << ", families " << stats.families
-       << ", bytes " << stats.estimated_device_bytes;
+       << stats.set_switches << ", refused " << stats.refused_updates << ", refused by the device "
+       << stats.refused_device_updates << ", patched " << stats.patched_nodes << ", evictions " << stats.evictions
+       << ", forgotten " << stats.forgotten << ", live " << stats.live_executables << ", templates "
+       << stats.live_templates << ", families " << stats.families << ", bytes " << stats.estimated_device_bytes;
   return text.str();
 }
 

@@ -17,6 +17,7 @@
 
 #include "advice_support.h"
 #include "graphcache/advice.h"
+#include "graphcache/observe.h"
 #include "runs/threads_support.h"
 
 namespace graphcache::test {
@@ -208,11 +209,15 @@ TEST_F(HistoryTest, RunsCountByTheLabelOfTheirKey) {
 }
 
 TEST_F(HistoryTest, DirectRunsCountByLabelAndReason) {
-  Cache cache(followed({.capture_after = 2}));
-  for (int i = 0; i < 4; ++i) EXPECT_TRUE(run_add(cache, key("late")).ok());
-  const auto labels = by_label(cache);
-  EXPECT_EQ(count(labels.at("late"), Outcome::kEager), 2u);
-  EXPECT_EQ(labels.at("late").eager_reasons[static_cast<std::size_t>(EagerReason::kCaptureAfter)], 2u);
+  for (const bool has_ring : {false, true}) {  // a listener that wants each run
+    Options options = followed({.capture_after = 2});
+    if (has_ring) options.listeners.push_back(std::make_shared<EventRing>(10));
+    Cache cache(options);
+    for (int i = 0; i < 4; ++i) EXPECT_TRUE(run_add(cache, key("late")).ok());
+    const auto labels = by_label(cache);
+    EXPECT_EQ(count(labels.at("late"), Outcome::kEager), 2u);
+    EXPECT_EQ(labels.at("late").eager_reasons[static_cast<std::size_t>(EagerReason::kCaptureAfter)], 2u);
+  }
 }
 
 TEST_F(HistoryTest, CountsOfALabelStayWhenItsKeysAreGone) {

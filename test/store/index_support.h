@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "store/index.h"
+#include "structure/index_peer.h"
 
 namespace graphcache {
 
@@ -64,7 +65,7 @@ class IndexTest : public testing::Test {
   // The entries that can be found: cold, recorded and live ones, each in order of use.
   std::vector<Entry*> found() const {
     std::vector<Entry*> all;
-    index.for_each([&](Entry* entry) {
+    IndexPeer::for_each(index, [&](Entry* entry) {
       if (!entry->erased) all.push_back(entry);
     });
     return all;
@@ -72,11 +73,11 @@ class IndexTest : public testing::Test {
   // Number of existing entries, including erased ones.
   std::size_t size() const {
     std::size_t all = 0;
-    index.for_each([&](const Entry*) { ++all; });
+    IndexPeer::for_each(index, [&](const Entry*) { ++all; });
     return all;
   }
 
-  Index index;
+  Index index{100};
   std::set<const Entry*> spared;
 };
 

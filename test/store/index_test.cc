@@ -1,6 +1,9 @@
 // The index without a cache: no CUDA call is made.
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cstddef>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -139,7 +142,7 @@ TEST_F(IndexTest, TheColdKeyUsedLastIsKeptWhateverItsSizeAndThoughNoOtherCanBeDr
 }
 
 TEST_F(IndexTest, FindsEveryEntryAtEverySize) {
-  constexpr int kKeys = 2000;
+  constexpr int kKeys = 20000;  // More than there are buckets.
   for (int i = 0; i < kKeys; ++i) {
     add(i);
     if (i % 3 == 0) index.insert(key(i), kThere);
@@ -165,21 +168,27 @@ std::unique_ptr<Entry> entry_of(const Key& key) {
   return entry;
 }
 
-TEST(EntryTableTest, GrowsByTwoBucketsAnInsertionAndNeverByMore) {
-  EntryTable table;
-  std::vector<std::unique_ptr<Entry>> entries;
-  for (int i = 0; i < 2000; ++i) {
-    const std::size_t before = table.buckets();
-    table.insert(entries.emplace_back(entry_of(key(i))).get());
-    EXPECT_LE(table.buckets(), before + 2);
-    EXPECT_GE(table.buckets(), 2 * table.size());
+TEST(EntryTableTest, HasTwoBucketsForEachEntry) {
+  for (const std::size_t entries : {0, 1, 2, 3, 100, 128, 129, 5000}) {
+    const EntryTable table(entries);
+    EXPECT_TRUE(std::has_single_bit(table.buckets())) << entries;
+    EXPECT_GE(table.buckets(), 2 * entries);
+    EXPECT_LT(table.buckets(), 4 * entries + 2);
   }
 }
 
-// Entries are inserted and erased between the steps of a walk, and the table grows to several times its size.
+TEST(IndexRoomTest, IsForColdEntriesAndForAMillionAtMost) {
+  EXPECT_EQ(Index(0).buckets(), 2 * Index::kMaxColdEntries);
+  EXPECT_EQ(Index(512).buckets(), 4 * Index::kMaxColdEntries);
+  for (const std::size_t many : {std::size_t{1} << 20, std::numeric_limits<std::size_t>::max()}) {
+    EXPECT_EQ(Index(many).buckets(), std::size_t{2} << 20) << many;
+  }
+}
+
+// Entries are inserted and erased between the buckets. The table gets many more entries than it has buckets.
 TEST(EntryTableTest, AWalkMeetsWhatStaysOnceAndNothingTwice) {
   for (const int at_first : {1, 100, 200, 300, 500, 1000}) {
-    EntryTable table;
+    EntryTable table(/*entries=*/100);
     std::vector<std::unique_ptr<Entry>> entries;
     const auto insert = [&] {
       const int number = static_cast<int>(entries.size());
@@ -187,11 +196,10 @@ TEST(EntryTableTest, AWalkMeetsWhatStaysOnceAndNothingTwice) {
     };
     for (int i = 0; i < at_first; ++i) insert();
     std::map<const Entry*, int> met;
-    EntryTable::Walk walk(table);
-    for (int i = 0; !walk.done(); ++i) {
-      walk.step([&](const Entry* entry) { ++met[entry]; });
+    for (std::size_t i = 0; i < table.buckets(); ++i) {
+      for (const Entry* entry = table.chain(i); entry != nullptr; entry = EntryTable::next(entry)) ++met[entry];
       for (int j = 0; j < 4; ++j) insert();
-      if (i % 2 == 0) table.erase(entries[static_cast<std::size_t>(at_first + i)].get());
+      if (i % 2 == 0) table.erase(entries[static_cast<std::size_t>(at_first) + i].get());
     }
     for (int i = 0; i < at_first; ++i) EXPECT_EQ(met[entries[static_cast<std::size_t>(i)].get()], 1) << at_first;
     for (const auto& [entry, times] : met) EXPECT_EQ(times, 1) << at_first;
@@ -238,7 +246,7 @@ TEST_F(IndexTest, IdsAreSmallAndOfOneEntryEach) {
 }
 
 TEST_F(IndexTest, DestroysRemainingEntries) {
-  Index other;
+  Index other(1);
   other.set_state(other.insert(key(1), kHere), State::kLive);
   other.insert(key(2), kHere);
   Entry* erased = other.insert(key(3), kHere);

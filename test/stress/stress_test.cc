@@ -39,10 +39,10 @@ namespace {
 void add(Stats* all, const Stats& stats) {
   for (std::size_t i = 0; i < stats.outcomes.size(); ++i) all->outcomes[i] += stats.outcomes[i];
   for (std::size_t i = 0; i < stats.eager_reasons.size(); ++i) all->eager_reasons[i] += stats.eager_reasons[i];
-  for (std::size_t i = 0; i < stats.refused_updates.size(); ++i) all->refused_updates[i] += stats.refused_updates[i];
-  for (const auto counter : {&Stats::failed, &Stats::captures, &Stats::capture_failures, &Stats::instantiations,
-                             &Stats::updates, &Stats::set_switches, &Stats::refused_device_updates,
-                             &Stats::patched_nodes, &Stats::evictions, &Stats::forgotten}) {
+  for (const auto counter :
+       {&Stats::failed, &Stats::captures, &Stats::capture_failures, &Stats::instantiations, &Stats::updates,
+        &Stats::set_switches, &Stats::refused_updates, &Stats::refused_device_updates, &Stats::patched_nodes,
+        &Stats::evictions, &Stats::forgotten}) {
     all->*counter += stats.*counter;
   }
   all->capture_time += stats.capture_time;

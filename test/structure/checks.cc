@@ -11,7 +11,7 @@
 #include "after_call.h"
 #include "exec/updated_executable.h"
 #include "graphcache/hostrt.h"
-#include "policy/aside.h"
+#include "index_peer.h"
 
 namespace graphcache {
 
@@ -47,20 +47,18 @@ std::string StructureChecker::find_fault(const Index& index) {
   std::size_t in_table = 0;
   const EntryTable& table = index.table_;
   for (std::size_t bucket = 0; bucket < table.buckets(); ++bucket) {
-    for (const Entry* entry = table.bucket(bucket).load(); entry != nullptr; entry = EntryTable::next(entry)) {
+    for (const Entry* entry = table.chain(bucket); entry != nullptr; entry = EntryTable::next(entry)) {
       if (++in_table > total) return "the table holds more entries than the orders of use";
       if (entry->erased) return of(*entry, "it is erased, and in the table");
-      if (table.bucket_of(entry->key.hash(), table.buckets()) != bucket) return of(*entry, "it is in another's bucket");
+      if (table.chain(entry->key.hash()) != table.chain(bucket)) return of(*entry, "it is in another's bucket");
     }
   }
   if (in_table != total) return "the table holds fewer entries than the orders of use";
-  if (table.size() != total) return "the table counts its entries wrongly";
 
-  std::size_t cold_key_bytes = 0;
   for (const State state : kStates) {
     const Index::Order& order = index.orders_[static_cast<std::size_t>(state)];
     const Entry* newer = nullptr;
-    std::size_t size = 0;
+    std::size_t size = 0, key_bytes = 0;
     for (const Entry* entry = order.newest; entry != nullptr; newer = entry, entry = entry->older) {
       if (++size > order.size) return absl::StrCat("the order of ", name_of(state), " entries is longer than it says");
       if (entry->state != state) return of(*entry, "it is in the order of another state");
@@ -69,22 +67,19 @@ std::string StructureChecker::find_fault(const Index& index) {
       if (entry->users < 0) return of(*entry, "its count of users is negative");
       if (index.of(entry->id) != entry) return of(*entry, "its id is another's");
       if (state == State::kCold && entry->signature != nullptr) return of(*entry, "it has a signature");
-      if (state == State::kCold) cold_key_bytes += entry->key.size();
+      key_bytes += entry->key.size();
     }
     if (order.oldest != newer || order.size != size) {
       return absl::StrCat("the order of ", name_of(state), " entries ends elsewhere than it says");
     }
+    if (order.key_bytes != key_bytes) {
+      return absl::StrCat("the order of ", name_of(state), " entries sums up the bytes of keys wrongly");
+    }
   }
 
-  std::size_t erased_of[std::size(kStates)] = {};
   for (const Entry* entry = index.erased_.newest; entry != nullptr; entry = entry->older) {
     if (!entry->erased) return of(*entry, "it is not erased, and waits for a sweep");
-    ++erased_of[static_cast<std::size_t>(entry->state)];
   }
-  if (!std::equal(index.erased_of_.begin(), index.erased_of_.end(), erased_of)) {
-    return "the count of erased entries is wrong";
-  }
-  if (index.cold_key_bytes_ != cold_key_bytes) return "the bytes of cold keys are summed up wrongly";
   return "";
 }
 
@@ -93,7 +88,7 @@ std::string StructureChecker::fault_of_policy(const Policy& policy, const Signat
   if (std::string fault = find_fault(policy); !fault.empty()) return fault;
   std::string fault;
   AsideMap<const Signatures::Known*, std::size_t> users;
-  index.for_each([&](const Entry* entry) {
+  IndexPeer::for_each(index, [&](const Entry* entry) {
     if (entry->signature != nullptr) ++users[entry->signature];
     if (!fault.empty()) return;
     if (policy.is_live(entry->id) != (entry->state == State::kLive)) {
@@ -178,7 +173,7 @@ std::string StructureChecker::fault_of(const Executable& executable) {
 std::string StructureChecker::fault_of_sharing(const Index& index, const Locked& locked) {
   AsideMap<const Signatures::Known*, const Content*> firsts;
   std::string fault;
-  index.for_each([&](const Entry* entry) {
+  IndexPeer::for_each(index, [&](const Entry* entry) {
     if (entry->signature == nullptr || !locked.contains(entry)) return;
     const Content* const first = firsts.try_emplace(entry->signature, recorded(*entry).content.get()).first->second;
     if (!same_types(*first, *recorded(*entry).content))
@@ -239,7 +234,7 @@ std::string StructureChecker::fault_of_counters(const Totals& counted, const det
     for (int i = 0; i < kOutcomeCount; ++i) of_entries[i] += entry->counts()[i];
     live += entry->state == State::kLive;
   };
-  index.for_each(add);
+  IndexPeer::for_each(index, add);
   Stats totals;
   run_counts.add_to(totals);
   counted.add_to(totals);
@@ -268,11 +263,11 @@ std::string StructureChecker::find_fault(Core& core) {
   if (std::string fault = find_fault(core.store.index_); !fault.empty()) return fault;
   // The entries that are not in use. The locks keep other threads from using them.
   Locked locked;
-  core.store.index_.for_each([&](Entry* entry) {
+  IndexPeer::for_each(core.store.index_, [&](Entry* entry) {
     if (entry->lock.try_lock()) locked[entry] = true;
   });
   std::string fault = fault_of(core, locked);
-  core.store.index_.for_each([&](Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  IndexPeer::for_each(core.store.index_, [&](Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (locked.contains(entry)) core.store.unlock_under_mutex(entry);
   });
   return fault;

@@ -7,8 +7,8 @@
 
 #include <string>
 
+#include "aside.h"
 #include "graphcache/cache.h"
-#include "policy/aside.h"
 #include "run/core.h"
 #include "store/index.h"
 

@@ -3,7 +3,6 @@
 #include <string>
 
 #include "checks.h"
-#include "policy/aside.h"
 
 namespace graphcache {
 

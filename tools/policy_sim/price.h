@@ -74,7 +74,7 @@ inline constexpr Ns kSerializedPercent = 41;
 // (docs/semantics.md: 131 ms for 100 nodes beside launches of 1.7 ms).
 inline constexpr Ns kDestroyWaitsPercent = 77;
 
-// Device memory: lib/graph/template.h, lib/exec/updater_node.cc, lib/exec/parameter_table.cc.
+// Device memory: lib/graph/template.h, lib/exec/updated_executable.cc, lib/exec/parameter_table.cc.
 inline constexpr std::size_t kExecutableBytes = 114'000, kNodeBytes = 2'600;
 inline constexpr std::size_t kUpdaterNodeBytes = 150, kSetNodeBytes = 40;
 inline constexpr std::size_t kDriverBytes = 16'800'000;  // once a process, for the first device-updated executable
