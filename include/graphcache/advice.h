@@ -4,12 +4,15 @@
 //   finding.cure);
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace graphcache {
 
+class Buckets;
 class Cache;
 
 enum class FindingKind {
@@ -57,5 +60,10 @@ struct Finding {
 // With a History (history.h) among the listeners of the cache, it also finds what a larger budget would give (kBudget),
 // and counts direct runs and captures of keys that are gone (kDirectRuns, kTemplates).
 std::vector<Finding> advise(const Cache& cache);
+
+// The buckets that need the least padding in total for known sizes, at most `most` of them. Each size is given with its
+// number of uses. Sizes below 1 are ignored. If there are more than 512 sizes, only 512 of them, evenly spaced, can
+// become buckets. Throws std::bad_alloc.
+Buckets fit_buckets(const std::vector<std::pair<std::int64_t, std::uint64_t>>& sizes, std::size_t most);
 
 }  // namespace graphcache

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <initializer_list>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 namespace graphcache {
@@ -16,7 +15,8 @@ namespace graphcache {
 //   cache.run(graphcache::key("decode", buckets.up(batch)), ...);    // a batch of 13 runs as 16
 //   for (std::int64_t batch : buckets) run_once(batch);              // makes all keys for batches up to 16
 //
-// `fn` must do the work of the bucket's size, so pad the data. Buckets never change, and many threads may use them.
+// `fn` must do the work of the bucket's size, so pad the data. fit_buckets() (advice.h) fits them to known sizes.
+// Buckets never change, and many threads may use them.
 class Buckets {
  public:
   // The values may be in any order. Duplicates and values below 1 are dropped. If no value is left, up() returns its
@@ -28,10 +28,6 @@ class Buckets {
   static Buckets powers_of_two(std::int64_t max);
   // The multiples of `step` below `max`, then `max`. A step below 1 counts as 1.
   static Buckets every(std::int64_t step, std::int64_t max);
-  // The buckets that need the least padding in total for known sizes, at most `most` of them. Each size is given with
-  // its number of uses. Sizes below 1 are ignored. If there are more than 512 sizes, only 512 of them, evenly spaced,
-  // can become buckets. Throws std::bad_alloc.
-  static Buckets fit(const std::vector<std::pair<std::int64_t, std::uint64_t>>& sizes, std::size_t most);
 
   // Returns the smallest bucket that is at least n. Above the largest bucket, returns the next multiple of the largest
   // one, or n itself if that multiple does not fit a std::int64_t.

@@ -23,11 +23,6 @@ namespace graphcache {
 Conditions::Conditions(cudaStreamCaptureMode mode, std::shared_ptr<DeviceMemory> memory)
     : mode_(mode), memory_(std::move(memory)), code_(condition_image, {condition::kSetName, condition::kSetKeptName}) {}
 
-void Conditions::abandon() {
-  code_.abandon();
-  streams_.abandon();
-}
-
 namespace detail {
 namespace {
 
@@ -140,9 +135,9 @@ class ConditionalCalls::BodyCapture : public Recording::Part {
     CallResult done = current.result();
     if (done.error == cudaSuccess) {
       RelaxedCaptureMode relaxed;  // allows the creation of a stream
-      loan_.emplace(conditions_of(recording).streams());
-      done = loan_->result();
-      stream = loan_->get();
+      OwnedStream& own = inner_.streams.emplace_back();
+      done = make_stream(cudaStreamNonBlocking, &own);
+      stream = own.get();
     }
     if (done.error == cudaSuccess) {
       prepare();
@@ -204,7 +199,8 @@ class ConditionalCalls::BodyCapture : public Recording::Part {
     if (nodes.empty()) return true;
     if (!may_hold(nodes)) return false;
     cudaGraphNode_t child = nullptr;
-    done = add_child_graph(&child, graph_, last(), last() != nullptr ? 1 : 0, part);
+    done = {"cudaGraphAddChildGraphNode",
+            cudaGraphAddChildGraphNode(&child, graph_, last(), last() != nullptr ? 1 : 0, part)};
     if (done.error != cudaSuccess) return refuse(done);
     append(child);
     cudaGraph_t embedded = nullptr;
@@ -262,7 +258,6 @@ class ConditionalCalls::BodyCapture : public Recording::Part {
   const std::size_t number_;
   const unsigned index_;
   const cudaGraph_t graph_;  // The graph of the node's body.
-  std::optional<OwnStreams::Loan> loan_;
   // Indices in the outermost recording's graphs of the part that is being captured and of the next part.
   std::size_t part_ = 0, next_part_ = 0;
   bool is_open_ = false;

@@ -1,4 +1,4 @@
-// The kernels and streams by which conditional nodes are recorded.
+// The kernels by which conditional nodes are recorded.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,8 +13,7 @@
 
 namespace graphcache {
 
-// The kernels that set conditions (condition.cu), and the streams on which bodies are captured. Each cache has one.
-// Thread-safe.
+// The kernels that set conditions (condition.cu). Each cache has one. Thread-safe.
 class Conditions : public Component {
  public:
   enum Kernel : std::size_t { kSet, kSetKept, kCount };
@@ -25,17 +24,15 @@ class Conditions : public Component {
 
   CallResult load(Kernels* out) { return code_.load(out); }
   std::shared_ptr<void> code() { return code_.code(); }
-  OwnStreams& streams() { return streams_; }
   DeviceMemory& memory() { return *memory_; }
   cudaStreamCaptureMode mode() const { return mode_; }
   // Drops the handles after a fatal error.
-  void abandon() override;
+  void abandon() override { code_.abandon(); }
 
  private:
   const cudaStreamCaptureMode mode_;
   const std::shared_ptr<DeviceMemory> memory_;
   DeviceCode<kCount> code_;
-  OwnStreams streams_{cudaStreamNonBlocking};
 };
 
 }  // namespace graphcache

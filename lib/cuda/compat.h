@@ -94,139 +94,48 @@ inline cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cuda
 #endif
 }
 
-// ---- Calls on nodes of one type and of any type ---------------------------------------------------------------------
-
-// According to the headers of CUDA 13.5, 40 calls on nodes of one type will be deprecated (docs/semantics.md, "Newer
-// toolkits"). From CUDA 13.2 on, this file uses the calls on nodes of any type instead.
-
-#if CUDART_VERSION >= 13020
-inline cudaGraphNodeParams params_of_any(const cudaKernelNodeParams& params) {
-  cudaGraphNodeParams any = {};
-  any.type = cudaGraphNodeTypeKernel;
-  any.kernel.func = params.func;
-  any.kernel.gridDim = params.gridDim;
-  any.kernel.blockDim = params.blockDim;
-  any.kernel.sharedMemBytes = params.sharedMemBytes;
-  any.kernel.kernelParams = params.kernelParams;
-  any.kernel.extra = params.extra;
-  return any;
-}
-#endif
-
-inline CallResult patch_memset(cudaGraphExec_t executable, cudaGraphNode_t node, const cudaMemsetParams& params) {
-#if CUDART_VERSION >= 13020
-  cudaGraphNodeParams any = {};
-  any.type = cudaGraphNodeTypeMemset;
-  any.memset.dst = params.dst;
-  any.memset.pitch = params.pitch;
-  any.memset.value = params.value;
-  any.memset.elementSize = params.elementSize;
-  any.memset.width = params.width;
-  any.memset.height = params.height;
-  return {"cudaGraphExecNodeSetParams", cudaGraphExecNodeSetParams(executable, node, &any)};
-#else
-  return {"cudaGraphExecMemsetNodeSetParams", cudaGraphExecMemsetNodeSetParams(executable, node, &params)};
-#endif
-}
-
-// Adds a clone of `child` as a node.
-inline CallResult add_child_graph(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
-                                  std::size_t count, cudaGraph_t child) {
-#if CUDART_VERSION >= 13020
-  cudaGraphNodeParams any = {};
-  any.type = cudaGraphNodeTypeGraph;
-  any.graph.graph = child;
-  return {"cudaGraphAddNode", add_node(node, graph, dependencies, count, &any)};
-#else
-  return {"cudaGraphAddChildGraphNode", cudaGraphAddChildGraphNode(node, graph, dependencies, count, child)};
-#endif
-}
-
-// Reads a node of any type into zeroed parameters. Returns false if this needs a newer runtime or driver; both have the
-// call since CUDA 13.2. A driver may be older than the program's runtime, so the getters below have a fallback.
-inline bool read_any(cudaGraphNode_t node, cudaGraphNodeParams* params, CallResult* done) {
-#if CUDART_VERSION >= 13020
-  if (driver().version >= 13020) {
-    *done = {"cudaGraphNodeGetParams", cudaGraphNodeGetParams(node, params)};
-    return true;
-  }
-#endif
-  static_cast<void>(node), static_cast<void>(params), static_cast<void>(done);
-  return false;
-}
-
-// Getters, named after the type of the node. On an error they leave their results unchanged.
-
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+// ---- Parameters of nodes --------------------------------------------------------------------------------------------
 
 inline CallResult copy_params(cudaGraphNode_t node, cudaMemcpy3DParms* params) {
-  cudaGraphNodeParams any = {};
-  CallResult done;
-  if (!read_any(node, &any, &done)) return {"cudaGraphMemcpyNodeGetParams", cudaGraphMemcpyNodeGetParams(node, params)};
-  if (done.error == cudaSuccess) std::memcpy(params, &any.memcpy.copyParams, sizeof *params);
-  return done;
+  return {"cudaGraphMemcpyNodeGetParams", cudaGraphMemcpyNodeGetParams(node, params)};
 }
 
 inline CallResult set_params(cudaGraphNode_t node, cudaMemsetParams* params) {
-  cudaGraphNodeParams any = {};
-  CallResult done;
-  if (!read_any(node, &any, &done)) return {"cudaGraphMemsetNodeGetParams", cudaGraphMemsetNodeGetParams(node, params)};
-  const auto& found = any.memset;
-  if (done.error != cudaSuccess) return done;
-  *params = {found.dst, found.pitch, found.value, found.elementSize, found.width, found.height};
-  return done;
+  return {"cudaGraphMemsetNodeGetParams", cudaGraphMemsetNodeGetParams(node, params)};
 }
 
-// `sync_mode` is the cudaHostTaskSyncMode of the node, or 0 with an older driver.
+// `sync_mode` is the cudaHostTaskSyncMode of the node, or 0 with a runtime or driver before CUDA 13.2.
 inline CallResult host_params(cudaGraphNode_t node, cudaHostNodeParams* params, unsigned* sync_mode) {
-  cudaGraphNodeParams any = {};
-  CallResult done;
   *sync_mode = 0;
-  if (!read_any(node, &any, &done)) return {"cudaGraphHostNodeGetParams", cudaGraphHostNodeGetParams(node, params)};
-  if (done.error != cudaSuccess) return done;
-  *params = {any.host.fn, any.host.userData};
 #if CUDART_VERSION >= 13020
-  *sync_mode = any.host.syncMode;
+  if (driver().version >= 13020) {
+    cudaGraphNodeParams any = {};
+    const CallResult done{"cudaGraphNodeGetParams", cudaGraphNodeGetParams(node, &any)};
+    if (done.error != cudaSuccess) return done;
+    *params = {any.host.fn, any.host.userData};
+    *sync_mode = any.host.syncMode;
+    return done;
+  }
 #endif
-  return done;
+  return {"cudaGraphHostNodeGetParams", cudaGraphHostNodeGetParams(node, params)};
 }
 
 inline CallResult child_graph(cudaGraphNode_t node, cudaGraph_t* child) {
-  cudaGraphNodeParams any = {};
-  CallResult done;
-  if (!read_any(node, &any, &done)) {
-    return {"cudaGraphChildGraphNodeGetGraph", cudaGraphChildGraphNodeGetGraph(node, child)};
-  }
-  if (done.error == cudaSuccess) *child = any.graph.graph;
-  return done;
+  return {"cudaGraphChildGraphNodeGetGraph", cudaGraphChildGraphNodeGetGraph(node, child)};
 }
 
 inline CallResult allocated_memory(cudaGraphNode_t node, void** memory, std::size_t* bytes) {
-  cudaGraphNodeParams any = {};
-  CallResult done;
-  if (!read_any(node, &any, &done)) {
-    cudaMemAllocNodeParams params = {};
-    done = {"cudaGraphMemAllocNodeGetParams", cudaGraphMemAllocNodeGetParams(node, &params)};
-    any.alloc.dptr = params.dptr;
-    any.alloc.bytesize = params.bytesize;
-  }
+  cudaMemAllocNodeParams params = {};
+  const CallResult done{"cudaGraphMemAllocNodeGetParams", cudaGraphMemAllocNodeGetParams(node, &params)};
   if (done.error != cudaSuccess) return done;
-  *memory = any.alloc.dptr;
-  *bytes = any.alloc.bytesize;
+  *memory = params.dptr;
+  *bytes = params.bytesize;
   return done;
 }
 
 inline CallResult freed_memory(cudaGraphNode_t node, void** memory) {
-  cudaGraphNodeParams any = {};
-  CallResult done;
-  if (!read_any(node, &any, &done))
-    return {"cudaGraphMemFreeNodeGetParams", cudaGraphMemFreeNodeGetParams(node, memory)};
-  if (done.error == cudaSuccess) *memory = any.free.dptr;
-  return done;
+  return {"cudaGraphMemFreeNodeGetParams", cudaGraphMemFreeNodeGetParams(node, memory)};
 }
-
-#pragma GCC diagnostic pop
 
 // Makes the stream's next node depend on this node alone.
 inline cudaError_t set_capture_dependency(cudaStream_t stream, cudaGraphNode_t node) {
@@ -262,12 +171,7 @@ inline void* driver_function(const char* name, [[maybe_unused]] unsigned version
 #if CUDART_VERSION >= 12080
 
 inline CallResult add_library_kernel(cudaGraphNode_t* node, cudaGraph_t graph, const cudaKernelNodeParams& params) {
-#if CUDART_VERSION >= 13020
-  cudaGraphNodeParams any = params_of_any(params);
-  return {"cudaGraphAddNode", add_node(node, graph, nullptr, 0, &any)};
-#else
   return {"cudaGraphAddKernelNode", cudaGraphAddKernelNode(node, graph, nullptr, 0, &params)};
-#endif
 }
 
 // `function` is the driver's handle of a library's kernel, else null.

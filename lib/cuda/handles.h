@@ -154,59 +154,6 @@ inline CallResult make_stream(unsigned flags, OwnedStream* out) {
   return {"cudaStreamCreateWithFlags", error};
 }
 
-// Streams of the current device that the library owns. Each is lent to one thread at a time. Thread-safe.
-class OwnStreams {
- public:
-  class Loan {
-   public:
-    explicit Loan(OwnStreams& of) : of_(of), result_(of.lend(&stream_)) {}
-    ~Loan() {
-      if (stream_.get() != nullptr) of_.give_back(std::move(stream_));
-    }
-    Loan(const Loan&) = delete;
-    Loan& operator=(const Loan&) = delete;
-    const CallResult& result() const { return result_; }
-    cudaStream_t get() const { return stream_.get(); }
-
-   private:
-    OwnStreams& of_;
-    OwnedStream stream_;
-    const CallResult result_;
-  };
-
-  // `flags` are those of cudaStreamCreateWithFlags.
-  explicit OwnStreams(unsigned flags) : flags_(flags) {}
-  // Drops the handles after a fatal error.
-  void abandon() ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock lock(mutex_);
-    for (auto& stream : free_) stream.release();
-    free_.clear();
-  }
-
- private:
-  CallResult lend(OwnedStream* out) ABSL_LOCKS_EXCLUDED(mutex_) {
-    {
-      MutexLock lock(mutex_);
-      if (!free_.empty()) {
-        *out = std::move(free_.back());
-        free_.pop_back();
-        return {};
-      }
-    }
-    return make_stream(flags_, out);
-  }
-  // Destroys the stream if there is no memory to keep it.
-  void give_back(OwnedStream stream) noexcept ABSL_LOCKS_EXCLUDED(mutex_) try {
-    MutexLock lock(mutex_);
-    free_.push_back(std::move(stream));
-  } catch (const std::bad_alloc&) {
-  }
-
-  const unsigned flags_;
-  Mutex mutex_;
-  std::vector<OwnedStream> free_ ABSL_GUARDED_BY(mutex_);
-};
-
 // Creates an event of the current device, without timing.
 inline cudaError_t make_event(Event* out) {
   cudaEvent_t event = nullptr;

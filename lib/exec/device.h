@@ -17,8 +17,7 @@ namespace graphcache {
 struct Device {
   // `options` name the actual device.
   explicit Device(const Options& options)
-      : capture_streams(options.verify_every == 0 ? cudaStreamNonBlocking : cudaStreamDefault),
-        scratch(options.device),
+      : scratch(options.device),
         memory(std::make_shared<DeviceMemory>(options.device)),
         setter(options.device, memory, options.capture_mode),
         graveyard(options.device) {}
@@ -41,13 +40,11 @@ struct Device {
   void abandon() {
     graveyard.abandon();
     scratch.abandon();
-    capture_streams.abandon();
     updater.abandon();
     setter.abandon();
     memory->abandon();
   }
 
-  OwnStreams capture_streams;                  // For runs on the legacy stream, which cannot be captured.
   Scratch scratch;                             // Memory for copies and sets of 0 bytes.
   const std::shared_ptr<DeviceMemory> memory;  // Device memory of updater nodes.
   Updater updater{memory};                     // The kernels of updater nodes.

@@ -186,7 +186,8 @@ CallResult Executable::set_memset(const SlotNode& node) {
     params.dst = dst;
     params.width = 1;
   }
-  return patch_memset(exec_.get(), base_.nodes[node.index], params);
+  return {"cudaGraphExecMemsetNodeSetParams",
+          cudaGraphExecMemsetNodeSetParams(exec_.get(), base_.nodes[node.index], &params)};
 }
 
 CallResult Scratch::bytes(int device, unsigned char** out) {

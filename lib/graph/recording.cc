@@ -69,6 +69,7 @@ Recording::Recording(cudaStream_t stream, const Call& call, Mode mode, Setter& s
 Recording::~Recording() {
   if (is_fatal(cuda_error(status_)) || is_fatal(cuda_error(refused_))) {
     for (OwnedGraph& part : inner_.graphs) part.release();  // Handles are dropped, not destroyed.
+    for (OwnedStream& stream : inner_.streams) stream.release();
   }
 }
 

@@ -118,7 +118,9 @@ class Recording {
     std::vector<InnerNodes> nodes;
     std::vector<std::uint64_t> handles;
     std::vector<std::shared_ptr<void>> needs;
-    std::vector<OwnedGraph> graphs;  // Destroyed after the capture.
+    // Destroyed after the capture.
+    std::vector<OwnedGraph> graphs;
+    std::vector<OwnedStream> streams;
   };
   // The graph's nodes use this code or memory of the library.
   void need(std::shared_ptr<void> what);

@@ -129,7 +129,7 @@ void propose_buckets(const std::map<std::int64_t, std::uint64_t>& runs, Finding*
   };
   const double exact = size_of_all([](std::int64_t size) { return size; });
   for (std::size_t most = 1; most <= 16; most *= 2) {
-    const Buckets buckets = Buckets::fit(sizes, most);
+    const Buckets buckets = fit_buckets(sizes, most);
     finding->buckets = buckets.values();
     finding->padding = size_of_all([&](std::int64_t size) { return buckets.up(size); }) / exact - 1;
     if (finding->padding <= kAcceptedPadding) break;

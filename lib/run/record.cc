@@ -13,6 +13,7 @@
 
 #include "graph/outside.h"
 #include "graph/own_graph.h"
+#include "graphcache/status.h"
 #include "run/run.h"
 
 namespace graphcache {
@@ -100,11 +101,21 @@ TellBreak Run::teller() const {
 // is a blocking one: then such a launch by `fn` breaks the capture and is reported.
 Captured Run::capture_fn(const detail::Call& call, const TellBreak& tell, Report* report) {
   if (stream_ != cudaStreamLegacy || call.makes_graph()) return capture_on(stream_, call, tell, report);
-  const OwnStreams::Loan stream(core_.device->capture_streams);
-  if (stream.result().error == cudaSuccess) return capture_on(stream.get(), call, tell, report);
-  Captured none;
-  none.capture = cuda_failure(stream.result().call, stream.result().error);
-  return none;
+  OwnedStream stream;
+  CallResult made;
+  {
+    const LastErrorGuard last_error;
+    const RelaxedCaptureMode relaxed;  // Other threads may capture.
+    made = make_stream(core_.options.verify_every == 0 ? cudaStreamNonBlocking : cudaStreamDefault, &stream);
+  }
+  Captured captured;
+  if (made.error == cudaSuccess) {
+    captured = capture_on(stream.get(), call, tell, report);
+  } else {
+    captured.capture = cuda_failure(made.call, made.error);
+  }
+  if (is_fatal(cuda_error(captured.failure()))) stream.release();
+  return captured;
 }
 
 Captured Run::capture_on(cudaStream_t stream, const detail::Call& call, const TellBreak& tell, Report* report) {

@@ -1,4 +1,5 @@
 // Sizes rounded up to buckets.
+#include "graphcache/advice.h"
 #include "graphcache/buckets.h"
 
 #include <gtest/gtest.h>
@@ -99,7 +100,7 @@ TEST(BucketsTest, FitIsTheBestOfAllChoices) {
   const std::vector<std::pair<std::int64_t, std::uint64_t>> sizes{{3, 5},  {4, 1},  {7, 9}, {8, 1},
                                                                   {20, 2}, {21, 7}, {40, 1}};
   for (std::size_t most = 1; most <= 8; ++most) {
-    const Buckets fitted = Buckets::fit(sizes, most);
+    const Buckets fitted = fit_buckets(sizes, most);
     EXPECT_LE(fitted.size(), most);
     EXPECT_EQ(fitted.largest(), 40);
     std::int64_t best = std::numeric_limits<std::int64_t>::max();
@@ -117,7 +118,7 @@ TEST(BucketsTest, FitIsTheBestOfAllChoices) {
 TEST(BucketsTest, FitOfManySizesIsNearTheBest) {
   std::vector<std::pair<std::int64_t, std::uint64_t>> sizes;
   for (std::int64_t size = 1; size <= 5000; ++size) sizes.emplace_back(size, 1);
-  const Buckets fitted = Buckets::fit(sizes, 10);
+  const Buckets fitted = fit_buckets(sizes, 10);
   EXPECT_EQ(fitted.size(), 10u);
   EXPECT_EQ(fitted.largest(), 5000);
   // Equally frequent sizes are best served by equal steps.
@@ -125,10 +126,10 @@ TEST(BucketsTest, FitOfManySizesIsNearTheBest) {
 }
 
 TEST(BucketsTest, FitOfNothing) {
-  EXPECT_TRUE(Buckets::fit({}, 4).empty());
-  EXPECT_TRUE(Buckets::fit({{0, 5}, {-3, 1}}, 4).empty());
-  EXPECT_TRUE(Buckets::fit({{7, 1}}, 0).empty());
-  EXPECT_EQ(Buckets::fit({{7, 1}, {7, 2}}, 4).values(), std::vector<std::int64_t>{7});
+  EXPECT_TRUE(fit_buckets({}, 4).empty());
+  EXPECT_TRUE(fit_buckets({{0, 5}, {-3, 1}}, 4).empty());
+  EXPECT_TRUE(fit_buckets({{7, 1}}, 0).empty());
+  EXPECT_EQ(fit_buckets({{7, 1}, {7, 2}}, 4).values(), std::vector<std::int64_t>{7});
 }
 
 }  // namespace

@@ -201,14 +201,8 @@ bool reads_last_error(const std::string& function) {
 
 }  // namespace
 
-std::string call_of_any_type(const std::string& function) {
-  const auto ends_with = [&](const std::string& end) {
-    return function.size() > end.size() && function.compare(function.size() - end.size(), end.size(), end) == 0;
-  };
-  if (function.rfind("cudaGraphExec", 0) == 0 && ends_with("NodeSetParams")) return "cudaGraphExecNodeSetParams";
-  if (function.rfind("cudaGraphAdd", 0) == 0 && ends_with("Node")) return "cudaGraphAddNode";
-  const bool reads = function == "cudaGraphChildGraphNodeGetGraph" || ends_with("NodeGetParams");
-  return function.rfind("cudaGraph", 0) == 0 && reads ? "cudaGraphNodeGetParams" : function;
+std::string name_of_getter(const std::string& function) {
+  return CUDART_VERSION >= 13020 && function == "cudaGraphHostNodeGetParams" ? "cudaGraphNodeGetParams" : function;
 }
 
 std::vector<std::unique_ptr<Scenario>> scenarios() {
@@ -278,9 +272,7 @@ testing::AssertionResult FailedCall::reports(const absl::Status& status, const S
   if (reported_in_part_ && cuda_error(status) == error_ && (mentions(status, name) || mentions(status, "fn"))) {
     return testing::AssertionSuccess();
   }
-  const std::string of_any = call_of_any_type(name);
-  if (CUDART_VERSION >= 13020 && mentions(status, of_any)) return typed(status, of_any, error_);
-  return typed(status, name == scenario.of_fn ? "fn" : name, error_);
+  return typed(status, name == scenario.of_fn ? "fn" : name_of_getter(name), error_);
 }
 
 int pairs_to_one() { return by_size(37, 11, 1); }

@@ -371,9 +371,9 @@ std::map<std::string, std::uint64_t> calls_of(const Scenario& scenario);
 // There are many pairs of faults: one of this number is tried, and all of them in full size.
 int pairs_to_one();
 
-// The call on nodes of any type that the library makes instead of this one with toolkits from 13.2 on. hostrt counts it
-// as this one (lib/cuda/compat.h).
-std::string call_of_any_type(const std::string& function);
+// The call that the library makes in place of this one with toolkits from 13.2 on. hostrt counts it as this one
+// (lib/cuda/compat.h).
+std::string name_of_getter(const std::string& function);
 
 // Whether the status is "call: cudaErrorX ..." of the function, with the key's label and the error.
 testing::AssertionResult typed(const absl::Status& status, const std::string& function, cudaError_t error);
