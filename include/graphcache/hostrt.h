@@ -292,7 +292,8 @@ bool set_conditional(cudaGraphConditionalHandle handle, unsigned value);
 // grid, one thread after the other. threadIdx, blockIdx, blockDim, gridDim and warpSize of <device_launch_parameters.h>
 // are set, and so is cluster_dim(). A thread's parameters are copies of the arguments' bytes, which call no constructor
 // and no destructor, as on a GPU. There is no __syncthreads and no shared memory between the threads of a block.
-// There are no atomics: as one thread runs at a time, a plain addition does the same. Device memory is host memory.
+// There are no atomics: as one thread runs at a time, a plain addition does the same. Device memory is host memory,
+// so a kernel may access memory that CUDA does not know; on most devices that loses the context.
 //
 // The nodes of an executable run in the order in which they were added, as far as the edges allow; a child graph or a
 // body runs as one node. A graph with event nodes always runs in this order, after defer() as well.

@@ -270,6 +270,13 @@ DEFECTS = [
            "    for (std::size_t i = 0; i < std::min<std::size_t>(0, now.size()); ++i) {\n"
            "      add(kept[i].begin",
            ("keep",)),
+    Defect("a write goes to memory that the device cannot access",
+           'if (!reaches("Recorder::write", device)) return;', "(void)&Recording::reaches;", ("write",)),
+    Defect("a condition is in memory that the device cannot access",
+           "found = found && r_.reaches(name_of(node.kind), *at);", "", ("recorder_conditionals_mistakes",)),
+    Defect("memory that the graph allocates counts as the host's",
+           "!is_host_memory(reinterpret_cast<std::uintptr_t>(memory))", "false", ("write",)),
+    Defect("errors that runs return are not logged", "(is_due && !was_told)", "false", ("mistakes_captures",)),
     Defect("memory that fn hands out is captured",
            "usable && captured.content.leaves_memory",
            "false", ("mistakes_memory",)),
