@@ -36,6 +36,11 @@
 #include <utility>
 #include <vector>
 
+#ifndef __CUDACC__  // Each thread of a block would have a variable of its own.
+#undef __shared__
+#define __shared__ _Pragma("GCC error \"hostrt has no memory that the threads of a block share (docs/hostrt.md)\"")
+#endif
+
 namespace graphcache::hostrt {
 
 // ---- The world ----------------------------------------------------------------------------------------------------

@@ -162,6 +162,7 @@ CallResult Executable::set_kernel(const SlotNode& node) {
 CallResult Executable::set_memcpy(const SlotNode& node) {
   constexpr const char* kCall = "cudaGraphExecMemcpyNodeSetParams1D";
   MemcpyFields fields = slots_.as<MemcpyFields>(node);
+  if (fields.bytes > kMostBytes) return {kCall, cudaErrorInvalidValue, /*latches=*/false};
   if (fields.bytes == 0) {
     unsigned char* dst = nullptr;
     unsigned char* src = nullptr;
@@ -178,7 +179,9 @@ CallResult Executable::set_memcpy(const SlotNode& node) {
 }
 
 CallResult Executable::set_memset(const SlotNode& node) {
+  constexpr const char* kCall = "cudaGraphExecMemsetNodeSetParams";
   cudaMemsetParams params = slots_.as<cudaMemsetParams>(node);
+  if (params.width > kMostBytes) return {kCall, cudaErrorInvalidValue, /*latches=*/false};
   if (params.elementSize == 1) params.value = static_cast<unsigned char>(params.value);
   if (params.width == 0) {
     unsigned char* dst = nullptr;
@@ -186,8 +189,7 @@ CallResult Executable::set_memset(const SlotNode& node) {
     params.dst = dst;
     params.width = 1;
   }
-  return {"cudaGraphExecMemsetNodeSetParams",
-          cudaGraphExecMemsetNodeSetParams(exec_.get(), base_.nodes[node.index], &params)};
+  return {kCall, cudaGraphExecMemsetNodeSetParams(exec_.get(), base_.nodes[node.index], &params)};
 }
 
 CallResult Scratch::bytes(int device, unsigned char** out) {

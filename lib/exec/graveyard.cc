@@ -129,7 +129,9 @@ void Graveyard::collect(LaunchStream stream) {
   LaunchStream busy;
   for (auto grave = waiting.begin(); grave != waiting.end();) {
     const bool later = grave->has_mark() && grave->stream.is(busy);
-    const bool done = destroyed < kMaxDestroyed && !later && is_done(*grave, stream);
+    // Each gets its mark at the first run on its stream, however much that one destroys.
+    const bool is_over = !later && (destroyed < kMaxDestroyed || !grave->has_mark()) && is_done(*grave, stream);
+    const bool done = is_over && destroyed < kMaxDestroyed;
     if (!done && grave->has_mark()) busy = grave->stream;
     destroyed += done && (grave->executable != nullptr || !grave->graph.empty()) ? 1 : 0;
     grave = done ? waiting.erase(grave) : std::next(grave);

@@ -285,6 +285,12 @@ cudaPointerAttributes Recording::attributes_of(const void* memory) const {
   return attributes;
 }
 
+bool Recording::is_size(const char* call, std::size_t bytes) {
+  if (bytes <= kMostBytes) return true;
+  fail_as_misused(absl::InvalidArgumentError(absl::StrCat(call, ": the size is negative, or more than 2^63 bytes")));
+  return false;
+}
+
 bool Recording::reaches(const char* call, const void* memory) {
   if (attributes_of(memory).type != cudaMemoryTypeUnregistered) return true;
   // So is memory of an allocation node, which the host cannot read.
@@ -294,8 +300,9 @@ bool Recording::reaches(const char* call, const void* memory) {
   if (cudaDeviceGetAttribute(&can, cudaDevAttrPageableMemoryAccess, setter_.device()) == cudaSuccess && can != 0) {
     return true;
   }
-  fail_as_misused(absl::InvalidArgumentError(absl::StrCat(
-      call, ": the device cannot access this memory: use device, managed or pinned memory, which CUDA knows")));
+  fail_as_misused(
+      cuda_failure(absl::StrCat(call, ": the device cannot access this memory; use device, managed or pinned memory"),
+                   cudaErrorInvalidValue));
   return false;
 }
 
@@ -402,6 +409,7 @@ void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView by
   }
   const MemcpyFields fields = slots_.as<MemcpyFields>(node);
   if (fields.bytes == 0) return skip_empty(bytes);
+  if (!is_size("Recorder::memcpy", fields.bytes)) return;
   const cudaError_t error = cudaMemcpyAsync(fields.dst, fields.src, fields.bytes, kind, stream);
   if (error != cudaSuccess) return fail(broken("cudaMemcpyAsync", error));
   calls_.end();
@@ -430,6 +438,7 @@ void Recording::memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView 
   }
   const cudaMemsetParams set = slots_.as<cudaMemsetParams>(node);
   if (set.width == 0) return skip_empty(bytes);
+  if (!is_size("Recorder::memset", set.width) || !reaches("Recorder::memset", set.dst)) return;
   const cudaError_t error = cudaMemsetAsync(set.dst, static_cast<int>(set.value), set.width, stream);
   if (error != cudaSuccess) return fail(broken("cudaMemsetAsync", error));
   calls_.end();

@@ -145,6 +145,8 @@ class Recording {
   // The kind and device of the memory at an address. Unknown memory counts as managed memory, which is treated most
   // carefully.
   cudaPointerAttributes attributes_of(const void* memory) const;
+  // Makes the run fail if no memory has so many bytes.
+  bool is_size(const char* call, std::size_t bytes);
   // Makes the run fail if a kernel that accesses this memory would lose the context (docs/semantics.md).
   bool reaches(const char* call, const void* memory);
   void launch(cudaStream_t stream, const Setter::Kernel& kernel, const LaunchShape& shape, const ArgView* args,

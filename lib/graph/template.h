@@ -64,7 +64,8 @@ struct Binding {
   }
 };
 
-inline constexpr int kHostMemory = -1;  // Stands for host memory where a device number is expected.
+inline constexpr std::size_t kMostBytes = SIZE_MAX / 2;  // Of a copy or set. More is a negative number.
+inline constexpr int kHostMemory = -1;                   // Stands for host memory where a device number is expected.
 
 // A node that holds values of slots.
 struct SlotNode {

@@ -31,7 +31,7 @@ absl::Status find_device(cudaStream_t stream, int* device) {
   if (done.error == cudaSuccess && found == Options::kCurrentDevice) {
     // The query would break a capture of the stream (compat.h). There the stream is of the current device.
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-    if (!is_of_current_device(stream)) done = {"cudaStreamIsCapturing", cudaStreamIsCapturing(stream, &capturing)};
+    if (!is_of_current_device(stream)) done = {Core::kStreamCall, cudaStreamIsCapturing(stream, &capturing)};
     if (done.error == cudaSuccess) {
       done = is_of_current_device(stream) || capturing != cudaStreamCaptureStatusNone
                  ? CallResult{"cudaGetDevice", cudaGetDevice(&found)}

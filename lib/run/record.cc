@@ -73,7 +73,8 @@ absl::Status Run::capture_usable(NoTemplate* none, Captured* out, Report* report
     core_.store.capture_failed(entry_.get(), why, !captured.capture.ok());
     const bool was_told = captured.was_told && !captured.capture.ok();
     const bool tells = !was_told && (captured.capture.ok() ? is_first : is_first_break);
-    if (tells) core_.log(key_, message_of(why));
+    none->tells = tells && none->direct == EagerReason::kCaptureFailed;
+    if (tells && !none->tells) core_.log(key_, message_of(why));
     was_told_ = (was_told || tells) && !none->direct;
     return why;
   }

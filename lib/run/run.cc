@@ -195,7 +195,7 @@ absl::Status Run::capture_template(NoTemplate* none) {
 
 absl::StatusOr<Outcome> Run::run_without_template(absl::Status why, const NoTemplate& none) {
   if (!none.direct) return no_template(std::move(why), none);
-  if (*none.direct == EagerReason::kCaptureFailed) return call_again(why);
+  if (*none.direct == EagerReason::kCaptureFailed) return call_again(why, none.tells);
   if (*none.direct != EagerReason::kNothingCaptured) return run_directly(*none.direct);
   // All work of `fn` was enqueued elsewhere, so it is done.
   reason_ = none.direct;
@@ -301,7 +301,7 @@ absl::StatusOr<Outcome> Run::replay_failed(const CallResult& result, EagerReason
 
 // Calls `fn` directly after it failed under capture: a call that captures forbid works outside of one. If `fn` fails
 // again, its captures are not to blame, so the next run captures. `why` it failed then may name the place.
-absl::StatusOr<Outcome> Run::call_again(const absl::Status& why) {
+absl::StatusOr<Outcome> Run::call_again(const absl::Status& why, bool tells) {
   Entry* const entry = entry_.get();
   const std::uint64_t life = entry->life;
   absl::Cleanup fails_again = [&] {
@@ -315,6 +315,7 @@ absl::StatusOr<Outcome> Run::call_again(const absl::Status& why) {
   auto outcome = run_directly(EagerReason::kCaptureFailed);
   if (!outcome.ok()) return with_more(outcome.status(), "; under capture: ", why.message());
   std::move(fails_again).Cancel();
+  if (tells) core_.log(key_, message_of(why));
   return outcome;
 }
 

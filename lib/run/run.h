@@ -51,12 +51,16 @@ class Run {
   auto without_throwing(F&& f) -> decltype(f());
   template <class F>
   absl::StatusOr<Outcome> reported(F&& f);
-  absl::Status failed(absl::Status why) { return core_.failed(key_, std::move(why), was_told_); }
+  absl::Status failed(absl::Status why) {
+    if (!finding_.empty()) why = with_more(why, "; verify mode has found: ", finding_);
+    return core_.failed(key_, std::move(why), was_told_);
+  }
 
   // Why there is no template.
   struct NoTemplate {
     std::optional<EagerReason> direct;  // Why the run is direct; nothing if it fails.
     std::exception_ptr thrown;          // What `fn` threw.
+    bool tells = false;                 // Whether the log gets the reason, unless the direct call fails as well.
   };
 
   // ---- The ways that a run can take (run.cc). Each of them counts its outcome. ----
@@ -72,7 +76,7 @@ class Run {
   absl::StatusOr<Outcome> launch(Outcome outcome, Outcome if_patched);
   cudaError_t launch_first();
   absl::StatusOr<Outcome> replay_failed(const CallResult& result, EagerReason reason, bool is_unfit = false);
-  absl::StatusOr<Outcome> call_again(const absl::Status& why);
+  absl::StatusOr<Outcome> call_again(const absl::Status& why, bool tells);
   absl::Status no_template(absl::Status why, const NoTemplate& none);
   absl::Status prepare_warm();
 
@@ -153,7 +157,8 @@ class Run {
   detail::Site site_;                     // With what is known of the memory that values point to.
   detail::Remembered* const remembered_;  // The entry that a step remembers, or null if this is not a step.
 
-  Objects dropped_;  // Released when the run holds no lock any more.
+  std::string finding_;  // Of verify mode, about a graph that the run replays all the same.
+  Objects dropped_;      // Released when the run holds no lock any more.
   Held entry_;
   LastErrorGuard* last_error_ = nullptr;  // That of the scope, if there is one.
 

@@ -67,7 +67,11 @@ std::optional<absl::StatusOr<Outcome>> Run::verify_hit() {
   if (core_.options.on_stale == OnStale::kReturnError) {
     return failed(absl::FailedPreconditionError(absl::StrCat("the key's graph is stale: ", found)));
   }
-  if (core_.options.on_stale == OnStale::kForget) core_.give_up(*entry_, Loss::kStale, /*and_template=*/true);
+  if (core_.options.on_stale == OnStale::kForget) {
+    core_.give_up(*entry_, Loss::kStale, /*and_template=*/true);
+  } else {
+    finding_ = std::move(found);
+  }
   return std::nullopt;
 }
 

@@ -226,6 +226,23 @@ TEST_F(KeepFailuresTest, ACacheThatEndsInACaptureReleasesAfterItsLaunches) {
   }
 }
 
+// The run after many launches that have ended at once destroys only some of what they leave. Its own needs no other
+// run.
+TEST_F(KeepFailuresTest, WhatALastRunLeavesNeedsNoFurtherOne) {
+  Stream stream;
+  Keeping keeping(stream);
+  Cache cache(forced(Sharing::kUpdates, {.max_executables = 1, .max_templates = 0}));
+  const auto run = [&](int i) { ASSERT_TRUE(keeping.run(cache, key("k", i), i).ok()); };
+  for (int i = 0; i < 3; ++i) run(i);
+  settle(cache);
+  hostrt::hold(stream);
+  for (int i = 0; i < 9; ++i) run(i % 3);
+  CUDA_OK(hostrt::release(stream));
+  run(0);
+  settle(cache);
+  EXPECT_EQ(keeping.alive, 1);
+}
+
 // Many switches while nothing is over: the objects stay, and go together.
 TEST_F(KeepFailuresTest, ThousandsOfSwitchesInFlightKeepTheirObjects) {
   for (const Sharing sharing : {Sharing::kUpdates, Sharing::kTable}) {

@@ -284,6 +284,25 @@ TEST_F(RecorderTest, SizesThatBeginAtZeroAreRightFromTheFirstRunOn) {
   EXPECT_TRUE(captured);
 }
 
+TEST_F(RecorderTest, ANegativeSizeIsAnError) {
+  for (const bool is_copy : {true, false}) {
+    for (const bool is_first : {true, false}) {
+      SCOPED_TRACE(testing::Message() << is_copy << is_first);
+      Cache fresh;
+      const auto run = [&](int bytes) {
+        return fresh.run(key("sizes"), stream, params(bytes), [&](Recorder& rec, Slot<int> size) {
+          is_copy ? rec.memcpy(data.get() + 64, data.get(), size) : rec.memset(data.get(), 0, size);
+        });
+      };
+      if (!is_first) {
+        EXPECT_RUN(kInstantiated, run(4));
+      }
+      EXPECT_ERROR(kInvalidArgument, run(-4), "the size is negative");
+      EXPECT_SUCCESS(run(8));
+    }
+  }
+}
+
 TEST_F(RecorderTest, CopyThatTheRuntimeRefusesIsReturned) {
   const auto run = [&](float* target) {
     return cache.run(key("my label"), stream, params(target),
@@ -292,8 +311,9 @@ TEST_F(RecorderTest, CopyThatTheRuntimeRefusesIsReturned) {
   EXPECT_RUN(kInstantiated, run(data.get()));
   const auto outcome = run(nullptr);
   ASSERT_FALSE(outcome.ok()) << to_string(*outcome);
-  EXPECT_NE(cuda_error(outcome.status()), cudaSuccess);
+  EXPECT_EQ(cuda_error(outcome.status()), cudaErrorInvalidValue);
   EXPECT_TRUE(mentions(outcome.status(), "my label")) << outcome.status();
+  EXPECT_TRUE(mentions(outcome.status(), "Recorder::memset: the device cannot access this memory")) << outcome.status();
   CUDA_OK(cudaPeekAtLastError());
   EXPECT_TRUE(run(data.get()).ok());
   EXPECT_TRUE(run(data.get()).ok());

@@ -207,11 +207,7 @@ TEST_F(RuntimeRules, AFillOfPageableMemoryIsRefusedAndItsCaptureCannotBeInstanti
     GIVES(cudaErrorInvalidValue, cudaGraphInstantiate(&executable, captured, 0));
     cudaGraph_t graph = make_graph();
     cudaGraphNode_t node = nullptr;
-    cudaMemsetParams fill = {};
-    fill.dst = memory;
-    fill.elementSize = 1;
-    fill.width = 16;
-    fill.height = 1;
+    cudaMemsetParams fill = {memory, 0, 1, 1, 16, 1};
     GIVES(cudaErrorInvalidValue, cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &fill));
     fill.dst = device_;
     OK(cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &fill));
@@ -244,11 +240,10 @@ TEST_F(RuntimeRules, MemoryOfAnAllocationNodeIsUnknownWhereNoLaunchHasAllocatedI
     OK(cudaGraphLaunch(executable, stream_));
     OK(cudaStreamSynchronize(stream_));
     expect(frees ? cudaMemoryTypeUnregistered : cudaMemoryTypeDevice);
-    if (!frees) {
-      OK(cudaFreeAsync(memory, stream_));
-      OK(cudaStreamSynchronize(stream_));
-      expect(cudaMemoryTypeUnregistered);
-    }
+    if (frees) continue;
+    OK(cudaFreeAsync(memory, stream_));
+    OK(cudaStreamSynchronize(stream_));
+    expect(cudaMemoryTypeUnregistered);
   }
 }
 

@@ -309,15 +309,12 @@ TEST_F(MistakesTest, TheFirstBrokenCaptureOfAKeyIsLogged) {
 TEST_F(MistakesTest, ErrorsThatRunsReturnAreLoggedEverMoreRarely) {
   std::vector<std::string> lines;
   const auto log = std::make_shared<Log>([&](std::string_view line) { lines.emplace_back(line); });
-  {
-    Cache cache({.listeners = {log}});
-    for (int i = 1; i <= 9; ++i) {
-      const auto failing = [i](cudaStream_t) { return absl::DataLossError(absl::StrCat("error ", i)); };
-      EXPECT_FAILURE(kDataLoss, cache.run(key("fails", i), stream, failing));
-    }
+  Cache direct({.listeners = {log}});
+  for (int i = 1; i <= 9; ++i) {
+    const auto failing = [i](cudaStream_t) { return absl::DataLossError(absl::StrCat("error ", i)); };
+    EXPECT_FAILURE(kDataLoss, direct.run(key("fails", i), stream, failing));
   }
-  // The first broken capture of each key, and what the direct call said.
-  ASSERT_EQ(lines.size(), 9u + 4u);
+  ASSERT_EQ(lines.size(), 4u);
   for (const int i : {1, 2, 4, 8}) {
     const std::string wanted = absl::StrCat("(\"fails\", ", i, "): a run failed: error ", i);
     EXPECT_EQ(

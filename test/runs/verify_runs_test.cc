@@ -169,6 +169,23 @@ TEST_F(VerifyRunsTest, StreamThatIsCapturingIsRefusedAndItsCaptureWhole) {
 
 // ---- Options --------------------------------------------------------------------------------------------------------
 
+#ifndef GRAPHCACHE_TEST_CUDA
+TEST_F(VerifyRunsTest, TheErrorOfALaunchSaysWhatWasFoundBeforeIt) {
+  Cache cache(verifying(OnStale::kReport));
+  const auto run = [&](float value) {
+    return cache.run(key("k"), stream, [&, value](cudaStream_t on) { return fill_data(on, value); });
+  };
+  EXPECT_RUN(kInstantiated, run(2));
+  EXPECT_RUN(kReplayed, run(2));
+  hostrt::fail_call("cudaGraphLaunch", 1, cudaErrorIllegalAddress);
+  const absl::StatusOr<Outcome> outcome = run(3);
+  hostrt::clear_failures();
+  EXPECT_EQ(cuda_error(outcome.status()), cudaErrorIllegalAddress);
+  EXPECT_TRUE(
+      holds_all(outcome.status().ToString(), {"verify mode has found: node 0", "as a float 2", "as a float 3"}));
+}
+#endif
+
 TEST_F(VerifyRunsTest, OptionsThatMakeNoSense) {
   EXPECT_FAILURE(kInvalidArgument, Cache(verifying(OnStale::kReport, -1)).status());
 }
