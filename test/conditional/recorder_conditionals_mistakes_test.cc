@@ -84,7 +84,7 @@ TEST_F(ConditionalsMistakesTest, AConditionThatTheDeviceCannotReadIsRefused) {
           ASSERT_SUCCESS(result);
           continue;
         }
-        EXPECT_ERROR(kInvalidArgument, result, std::string(names[which]) + ": the device cannot access this memory");
+        EXPECT_ERROR(kInvalidArgument, result, names[which], "the device cannot access this memory");
         EXPECT_FALSE(is_capturing(stream));
       }
     }
