@@ -2,6 +2,10 @@
 #include <device_launch_parameters.h>
 
 #include "graphcache/hostrt.h"
+
+// Blocks have one thread here.
+#undef __shared__
+#define __shared__
 #include "kernels.cu"
 
 GRAPHCACHE_HOST_KERNEL(demo::fill)
