@@ -155,6 +155,13 @@ class PinnedBuffer {
   std::size_t size_ = 0;
 };
 
+// Whether kernels may use memory of the host that CUDA does not know.
+inline bool device_reads_all_memory() {
+  int reads_all = 0;
+  CUDA_OK(cudaDeviceGetAttribute(&reads_all, cudaDevAttrPageableMemoryAccess, 0));
+  return reads_all != 0;
+}
+
 class Stream {
  public:
   Stream() { CUDA_OK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }

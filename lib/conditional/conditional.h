@@ -8,7 +8,6 @@
 
 #include "cuda/device_code.h"
 #include "cuda/errors.h"
-#include "cuda/handles.h"
 #include "graph/write.h"
 
 namespace graphcache {

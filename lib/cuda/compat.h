@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 
 #include "cuda/driver.h"
 #include "cuda/errors.h"

@@ -20,14 +20,12 @@
 
 #include <absl/base/thread_annotations.h>
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <utility>
 
 #include "cuda/audience.h"
 #include "cuda/device_memory.h"

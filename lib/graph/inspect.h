@@ -20,7 +20,7 @@ absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, Content* content
 absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, const void* place, Content* content);
 
 // Sets `pageable` to whether this is host memory that no runtime call has allocated or registered. Memory that a graph
-// allocates counts as such until the graph is launched.
+// allocates counts as such, unless a launch has allocated it.
 CallResult find_pageable(const void* memory, bool* pageable);
 
 // The stack of this thread. Empty if it cannot be determined. For the main thread, the query reads a file.

@@ -301,26 +301,6 @@ CUresult context_of_stream(CUstream stream, CUcontext* context) {
   });
 }
 
-// The ids by which profilers identify objects.
-template <typename Handle, typename Find, typename Id>
-CUresult hand_out_id(Function function, Handle handle, Find* find, Id* id) {
-  constexpr int kKindBits = 4;
-  return call_driver(function, [&] {
-    return enter({function, handle}, [&](const Call& call) {
-      if (id == nullptr || find(call, handle) == nullptr) return cudaErrorInvalidValue;
-      *id = static_cast<Id>(reinterpret_cast<std::uintptr_t>(handle) >> kKindBits);
-      return cudaSuccess;
-    });
-  });
-}
-CUresult tools_id_of_node(CUgraphNode node, unsigned long long* id) {
-  return hand_out_id(Function::kGraphNodeGetToolsId, node, find_node, id);
-}
-CUresult id_of_graph(CUgraph graph, unsigned* id) { return hand_out_id(Function::kGraphGetId, graph, find_graph, id); }
-CUresult id_of_executable(CUgraphExec executable, unsigned* id) {
-  return hand_out_id(Function::kGraphExecGetId, executable, find_executable, id);
-}
-
 // A library belongs to no context.
 CUresult load_library_data(CUlibrary* library, const void* code, CUjit_option*, void**, unsigned jit_options,
                            CUlibraryOption*, void**, unsigned library_options) {
@@ -364,14 +344,11 @@ const EntryPoint kEntryPoints[] = {
     {"cuGetErrorString", 6000, reinterpret_cast<void*>(&text_of_error)},
     {"cuGraphAddKernelNode", 12000, reinterpret_cast<void*>(&add_kernel_node)},
     {"cuGraphExecKernelNodeSetParams", 12000, reinterpret_cast<void*>(&set_kernel_node)},
-    {"cuGraphExecGetId", 13010, reinterpret_cast<void*>(&id_of_executable)},
-    {"cuGraphGetId", 13010, reinterpret_cast<void*>(&id_of_graph)},
     {"cuGraphKernelNodeGetAttribute", 11080, reinterpret_cast<void*>(&get_kernel_attribute)},
     {"cuGraphKernelNodeGetParams", 12000, reinterpret_cast<void*>(&get_kernel_node)},
     {"cuGraphKernelNodeSetAttribute", 11080, reinterpret_cast<void*>(&set_kernel_attribute)},
     {"cuGraphKernelNodeSetParams", 12000, reinterpret_cast<void*>(&set_kernel_of_graph)},
     {"cuGraphNodeGetDependencies", 12030, reinterpret_cast<void*>(&get_dependencies)},
-    {"cuGraphNodeGetToolsId", 13010, reinterpret_cast<void*>(&tools_id_of_node)},
     {"cuGraphNodeGetType", 10000, reinterpret_cast<void*>(&get_node_type)},
     {"cuKernelGetFunction", 12000, reinterpret_cast<void*>(&function_of)},
     {"cuLaunchKernel", 4000, reinterpret_cast<void*>(&launch_kernel<false>),

@@ -47,7 +47,6 @@
   X(GraphInstantiate) X(GraphInstantiateWithFlags) X(GraphExecDestroy) X(GraphLaunch) X(GraphUpload)                \
   X(GraphExecUpdate) X(GraphExecKernelNodeSetParams) X(GraphExecMemcpyNodeSetParams)                                \
   X(GraphExecMemcpyNodeSetParams1D) X(GraphExecMemsetNodeSetParams) X(GraphNodeSetEnabled) X(GraphNodeGetEnabled)      \
-  X(GraphNodeGetToolsId) X(GraphGetId) X(GraphExecGetId)                                                            \
   X(GraphKernelNodeSetParam) X(GraphKernelNodeSetGridDim)
 // clang-format on
 

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -241,6 +243,28 @@ TEST_F(KeepFailuresTest, WhatALastRunLeavesNeedsNoFurtherOne) {
   run(0);
   settle(cache);
   EXPECT_EQ(keeping.alive, 1);
+}
+
+TEST_F(KeepFailuresTest, AnObjectOfADroppedTemplateIsReleasedWithoutTheLockOfItsKey) {
+  Stream stream;
+  Keeping keeping(stream);
+  Cache cache(forced(Sharing::kUpdates, {.max_executables = 1, .max_templates = 2}));
+  const auto run = [&](int i) { return keeping.run(cache, key("k", i), i).ok(); };
+  std::future<bool> again;
+  bool is_free = false;
+  keeping.at_end = [&] {
+    again = std::async(std::launch::async, run, 0);
+    is_free = again.wait_for(std::chrono::seconds(1)) == std::future_status::ready;
+  };
+  EXPECT_TRUE(run(0));
+  keeping.at_end = nullptr;
+  EXPECT_TRUE(run(1));
+  settle(cache);
+  EXPECT_EQ(keeping.alive, 2);
+  EXPECT_TRUE(run(2));
+  settle(cache);
+  EXPECT_TRUE(again.get());
+  EXPECT_TRUE(is_free);
 }
 
 // Many switches while nothing is over: the objects stay, and go together.

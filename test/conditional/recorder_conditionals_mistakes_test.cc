@@ -61,9 +61,7 @@ class ConditionalsMistakesTest : public ConditionalsTest {
 
 // A kernel that reads it there would lose the context.
 TEST_F(ConditionalsMistakesTest, AConditionThatTheDeviceCannotReadIsRefused) {
-  int reads_all = 0;
-  CUDA_OK(cudaDeviceGetAttribute(&reads_all, cudaDevAttrPageableMemoryAccess, 0));
-  if (reads_all != 0) GTEST_SKIP() << "this device can access all host memory";
+  if (device_reads_all_memory()) GTEST_SKIP() << "this device can access all host memory";
   unsigned local = 0;
   for (const int executables : {0, 8}) {
     Cache in({.max_executables = executables});

@@ -407,47 +407,46 @@ TEST_F(FailuresTest, EntryErasedDuringADirectRunIsGoneBehindIt) {
   }
 }
 
-// A thread without a context is given one before it patches.
-TEST_F(FailuresTest, HitThatCannotQueryTheDeviceLeavesNoErrorBehind) {
-  hostrt::reset();
-  Cache cache;
-  Stream stream;
-  DeviceBuffer<int> log(8), count(1);
-  const auto run = [&](int value) {
+// Each run appends its value to the log.
+struct Appending {
+  absl::StatusOr<Outcome> run(int value) {
     return cache.run(kKey, stream, params(value), [&](Recorder& rec, Slot<int> v) {
       rec.launch(append, {1, 1}, log.get(), count.get(), v);
     });
-  };
-  EXPECT_RUN(kInstantiated, run(1));
+  }
+
+  Cache cache;
+  Stream stream;
+  DeviceBuffer<int> log{8}, count{1};
+};
+
+// A thread without a context is given one before it patches.
+TEST_F(FailuresTest, HitThatCannotQueryTheDeviceLeavesNoErrorBehind) {
+  hostrt::reset();
+  Appending work;
+  EXPECT_RUN(kInstantiated, work.run(1));
   std::thread([&] {
     hostrt::fail_call("cudaGetDevice", 1, cudaErrorInvalidValue);
-    EXPECT_TRUE(run(2).ok());
+    EXPECT_TRUE(work.run(2).ok());
     EXPECT_EQ(hostrt::failures_injected(), 1u);
     EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
   }).join();
-  EXPECT_EQ(count.first(), 2);
-  EXPECT_EQ(log.read()[1], 2);
+  EXPECT_EQ(work.count.first(), 2);
+  EXPECT_EQ(work.log.read()[1], 2);
 }
 
 // Runs set the arguments of a kernel by the handles that the driver reports.
 TEST_F(FailuresTest, KernelWithSlotsThatTheDriverDoesNotReportRunsDirectly) {
-  Cache cache;
-  Stream stream;
-  DeviceBuffer<int> log(8), count(1);
-  const auto run = [&](int value) {
-    return cache.run(kKey, stream, params(value), [&](Recorder& rec, Slot<int> v) {
-      rec.launch(append, {1, 1}, log.get(), count.get(), v);
-    });
-  };
+  Appending work;
   hostrt::fail_call("cudaGraphKernelNodeGetParams", 1, cudaErrorInvalidValue);
-  EXPECT_RUN(kEager, run(1));
-  EXPECT_EQ(cache.stats().eager(EagerReason::kCaptureFailed), 1u);
-  const std::string error = cache.entries().front().error;
+  EXPECT_RUN(kEager, work.run(1));
+  EXPECT_EQ(work.cache.stats().eager(EagerReason::kCaptureFailed), 1u);
+  const std::string error = work.cache.entries().front().error;
   EXPECT_NE(error.find("a kernel with slots, cudaGraphKernelNodeGetParams"), error.npos) << error;
-  EXPECT_RUN(kEager, run(2));
-  EXPECT_RUN(kInstantiated, run(3));
-  EXPECT_RUN(kPatched, run(4));
-  EXPECT_EQ(log.read(), (std::vector<int>{1, 2, 3, 4, 0, 0, 0, 0}));
+  EXPECT_RUN(kEager, work.run(2));
+  EXPECT_RUN(kInstantiated, work.run(3));
+  EXPECT_RUN(kPatched, work.run(4));
+  EXPECT_EQ(work.log.read(), (std::vector<int>{1, 2, 3, 4, 0, 0, 0, 0}));
 }
 
 // The memory may be pageable, and then the launch would destroy the context.

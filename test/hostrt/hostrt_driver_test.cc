@@ -204,31 +204,6 @@ TEST_F(HostrtGraphs, TheDriverReportsTheNamesOfKernels) {
   EXPECT_EQ(CUDA_ERROR_UNKNOWN, get_name(&name, function));
 }
 
-TEST_F(HostrtGraphs, TheDriverNumbersObjectsForProfilers) {
-  const auto id_of_node =
-      driver_function<CUresult (*)(CUgraphNode, unsigned long long*)>("cuGraphNodeGetToolsId", 13010);
-  const auto id_of_graph = driver_function<CUresult (*)(CUgraph, unsigned*)>("cuGraphGetId", 13010);
-  const auto id_of_executable = driver_function<CUresult (*)(CUgraphExec, unsigned*)>("cuGraphExecGetId", 13010);
-  const cudaGraph_t graph = capture_values({1, 2});
-  const cudaGraphExec_t executable = instantiate(graph);
-  const std::vector<cudaGraphNode_t> nodes = nodes_of(graph);
-  unsigned long long first = 0, second = 0, again = 0;
-  EXPECT_EQ(CUDA_SUCCESS, id_of_node(nodes[0], &first));
-  EXPECT_EQ(CUDA_SUCCESS, id_of_node(nodes[1], &second));
-  EXPECT_EQ(CUDA_SUCCESS, id_of_node(nodes[0], &again));
-  EXPECT_NE(first, second);
-  EXPECT_EQ(first, again);
-  unsigned of_graph = 0, of_other = 0, of_executable = 0;
-  EXPECT_EQ(CUDA_SUCCESS, id_of_graph(graph, &of_graph));
-  EXPECT_EQ(CUDA_SUCCESS, id_of_graph(capture_values({1}), &of_other));
-  EXPECT_NE(of_graph, of_other);
-  EXPECT_EQ(CUDA_SUCCESS, id_of_executable(executable, &of_executable));
-  EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, id_of_node(nodes[0], nullptr));
-  EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, id_of_graph(nullptr, &of_graph));
-  EXPECT_EQ(4u, hostrt::calls("cudaGraphNodeGetToolsId"));
-  EXPECT_EQ(1u, hostrt::calls("cudaGraphExecGetId"));
-}
-
 TEST_F(HostrtGraphs, DriverCallsCanFailAndLeaveTheLastErrorAlone) {
   const auto get = driver_function<GetKernelNode>("cuGraphKernelNodeGetParams");
   const auto info = driver_function<ParameterInfo>("cuFuncGetParamInfo");

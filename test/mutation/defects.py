@@ -263,7 +263,7 @@ DEFECTS = [
            "(grave->executable == nullptr && !grave->is_former())",
            "grave->executable == nullptr", ("keep", "keep_failures")),
     Defect("what a dropped graph keeps is released at once",
-           "  of.kept = std::move(kept);\n", "", ("keep",)),
+           "  of.kept = std::move(kept);\n", "  kept.reset();\n", ("keep_failures",)),
     Defect("verify mode compares the addresses of kept objects",
            "    for (std::size_t i = 0; i < std::min(kept.size(), now.size()); ++i) {\n"
            "      add(kept[i].begin",
@@ -276,7 +276,7 @@ DEFECTS = [
            "found = found && r_.reaches(name_of(node.kind), *at);", "", ("recorder_conditionals_mistakes",)),
     Defect("memory that the graph allocates counts as the host's",
            "!is_host_memory(reinterpret_cast<std::uintptr_t>(memory))", "false", ("write",)),
-    Defect("errors that runs return are not logged", "(is_due && !was_told)", "false", ("mistakes_captures",)),
+    Defect("errors that runs return are not logged", "(is_due && !was_told)", "(is_due && was_told)", ("mistakes_captures",)),
     Defect("memory that fn hands out is captured",
            "usable && captured.content.leaves_memory",
            "false", ("mistakes_memory",)),
