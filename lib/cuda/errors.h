@@ -28,6 +28,9 @@ const char* advice(cudaError_t error);
 
 // The same status with another text. It shares nothing with the first one.
 absl::Status with_text(const absl::Status& status, absl::string_view text);
+// A copy for another thread. Abseil counts the owners of a status where ThreadSanitizer cannot see it, and would seem
+// to free what the other thread has read.
+inline absl::Status copy_of(const absl::Status& status) { return with_text(status, status.message()); }
 // The same status with the key's text before its message. If the text has more than 256 bytes, the message contains the
 // key's label and the first 256. Returns the status unchanged if memory runs out.
 absl::Status with_key(const absl::Status& status, const Key& key) noexcept;

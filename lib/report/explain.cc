@@ -90,7 +90,8 @@ std::string sentence(const ValueInfo& value) {
       return absl::StrCat("is ambiguous (", value.places,
                           "): it is patched only while another value that fits there agrees");
     case ValueState::kDerived:
-      return absl::StrCat("is derived (", value.places, "), so each change captures");
+      return absl::StrCat("is derived (", value.places,
+                          "), so each change captures: pass on what is computed from it, or make it a slot");
   }
   return "";
 }

@@ -59,10 +59,6 @@ bool is_lasting(const absl::Status& why) {
   return is_fatal(cuda_error(why)) && cuda_error(why) != cudaErrorContextIsDestroyed;
 }
 
-// A copy that shares nothing. Abseil counts the owners of a status where ThreadSanitizer cannot see it, and would seem
-// to free what another thread has read.
-absl::Status copy_of(const absl::Status& status) { return with_text(status, status.message()); }
-
 absl::Status find_or_make_context(int device, std::uint64_t* id) {
   const LastErrorGuard last_error;
   CallResult found = find_context(device, id);
@@ -294,9 +290,9 @@ void Core::clear() {
 // The store's lock is not fair: runs get it while this thread sleeps.
 void Core::drop_all() {
   constexpr std::chrono::microseconds kPause(20);
-  for (std::size_t bucket = 0; bucket < store.buckets();) {
-    if (bucket > 0) std::this_thread::sleep_for(kPause);
-    bury(store.erase_some(&bucket), /*set_aside=*/true);
+  for (std::size_t next = 0; next < store.ids();) {
+    if (next > 0) std::this_thread::sleep_for(kPause);
+    bury(store.erase_some(&next), /*set_aside=*/true);
   }
   if (!has_begun()) return;
   if (const CallResult lost = collect_all(); lost.error != cudaSuccess) {

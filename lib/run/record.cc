@@ -64,13 +64,14 @@ absl::Status Run::capture_usable(NoTemplate* none, Captured* out, Report* report
   }
   if (!usable) {
     absl::Status why = captured.failure();
+    // Its own copy, because other threads free it while this one reads `why`.
+    core_.store.capture_failed(entry_.get(), copy_of(why), !captured.capture.ok());
     none->thrown = std::move(captured.thrown);
     if (none->direct == EagerReason::kCaptureFailed) {
       captured.empty_slot ? entry_->retry.soon() : entry_->retry.later();
     } else if (none->direct) {
       entry_->retry.never(*none->direct);
     }
-    core_.store.capture_failed(entry_.get(), why, !captured.capture.ok());
     const bool was_told = captured.was_told && !captured.capture.ok();
     const bool tells = !was_told && (captured.capture.ok() ? is_first : is_first_break);
     none->tells = tells && none->direct == EagerReason::kCaptureFailed;

@@ -29,7 +29,7 @@ class EntryTable {
   EntryTable(const EntryTable&) = delete;
   EntryTable& operator=(const EntryTable&) = delete;
 
-  // The number of buckets, a power of two. The chain() of each smaller number is another bucket.
+  // A power of two.
   std::size_t buckets() const { return buckets_; }
   // The first entry of the bucket of keys with this hash, or null.
   Entry* chain(std::size_t hash) const { return bucket_of(hash).load(std::memory_order_acquire); }

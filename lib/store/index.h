@@ -34,10 +34,8 @@ class Index {
   // Makes room for so many entries that are not cold. There may be more, for example pinned ones.
   explicit Index(std::size_t entries) : table_(std::min(entries, kMaxRoom) + kMaxColdEntries) {}
 
-  // The entries whose keys may have this hash, linked by EntryTable::next(). Those of all numbers below buckets()
-  // together are all that can be found. Both need no lock.
+  // The entries whose keys may have this hash, linked by EntryTable::next(). Needs no lock.
   Entry* chain(std::size_t hash) const { return table_.chain(hash); }
-  std::size_t buckets() const { return table_.buckets(); }
 
   // The first entry of a key, or null. The others follow by next_of_key().
   Entry* find(const Key& key) const { return table_.find(key); }
@@ -51,7 +49,9 @@ class Index {
   // The id of the next new entry: a small number that no other entry has.
   KeyId next_id() const { return free_ != nullptr ? free_->id : static_cast<KeyId>(ids_); }
   Entry* insert(const Key& key, const detail::Site& site);
-  // The entry with this id, or an erased one that still exists.
+  // All ids are smaller. Those of erased and free entries are among them.
+  std::size_t ids() const { return ids_; }
+  // The entry with this id, which may be erased or free.
   Entry* of(KeyId id) const { return &chunks_[id / kChunk][id % kChunk]; }
 
   // The entry with this EntryInfo::id, or null if it has been deleted.

@@ -43,18 +43,17 @@ Store::Gone Store::erase(absl::Span<const Key> keys, std::size_t* found) {
 }
 
 // Holds the lock only for a short time, because runs that are not hits wait for it.
-Store::Gone Store::erase_some(std::size_t* bucket) {
+Store::Gone Store::erase_some(std::size_t* next) {
   constexpr std::chrono::microseconds kHeld(300);
-  // Number of buckets between two checks of the time; they contain at most about half as many entries.
-  constexpr int kBuckets = 32;
+  constexpr int kEntries = 16;  // Between two checks of the time.
   MutexLock lock(mutex_);
   const auto end = std::chrono::steady_clock::now() + kHeld;
   do {
-    for (int i = 0; i < kBuckets && *bucket < buckets(); ++i, ++*bucket) {
-      for (Entry* next = index_.chain(*bucket); next != nullptr;) erase(std::exchange(next, EntryTable::next(next)));
+    for (int i = 0; i < kEntries && *next < index_.ids(); ++i, ++*next) {
+      if (Entry* const entry = index_.of(static_cast<KeyId>(*next)); !entry->erased) erase(entry);
     }
     sweep();
-  } while (*bucket < buckets() && std::chrono::steady_clock::now() < end);
+  } while (*next < index_.ids() && std::chrono::steady_clock::now() < end);
   return take_gone_under_mutex();
 }
 
@@ -62,22 +61,26 @@ Store::Gone Store::erase_some(std::size_t* bucket) {
 // copies the key.
 template <class Look, class Take>
 void Store::for_each_entry(Look&& look, Take&& take) const {
-  constexpr std::size_t kEntries = 256, kKeyBytes = 1 << 16, kBuckets = 1 << 15;  // Limits for each time the lock is held.
+  constexpr std::size_t kEntries = 256, kKeyBytes = 1 << 16;  // Limits for each time the lock is held.
   std::vector<decltype(look(std::declval<const Entry&>()))> some;
-  some.reserve(kEntries + 64);  // The last bucket may contain several.
-  for (std::size_t bucket = 0; bucket < buckets(); some.clear()) {
+  some.reserve(kEntries);
+  std::size_t next = 0;
+  bool more = true;
+  while (more) {
     {
       MutexLock lock(mutex_);
       std::size_t key_bytes = 0;
-      const std::size_t end = std::min(bucket + kBuckets, buckets());
-      for (; bucket < end && some.size() < kEntries && key_bytes < kKeyBytes; ++bucket) {
-        for (const Entry* entry = index_.chain(bucket); entry != nullptr; entry = EntryTable::next(entry)) {
-          some.push_back(look(*entry));
-          key_bytes += entry->key.size();
-        }
+      const std::size_t end = std::min(next + kEntries, index_.ids());
+      for (; next < end && key_bytes < kKeyBytes; ++next) {
+        const Entry& entry = *index_.of(static_cast<KeyId>(next));
+        if (entry.erased) continue;
+        some.push_back(look(entry));
+        key_bytes += entry.key.size();
       }
+      more = next < index_.ids();
     }
     for (auto& looked : some) take(looked);
+    some.clear();
   }
 }
 

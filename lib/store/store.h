@@ -139,10 +139,12 @@ class Store {
   bool pin(const Key& key, bool pinned) ABSL_LOCKS_EXCLUDED(mutex_);
   // Adds to `found` how many of the keys were known.
   [[nodiscard]] Gone erase(absl::Span<const Key> keys, std::size_t* found) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Erases the entries of some buckets of the index, from number `bucket` on, which it advances. After the last bucket
-  // it is buckets().
-  [[nodiscard]] Gone erase_some(std::size_t* bucket) ABSL_LOCKS_EXCLUDED(mutex_);
-  std::size_t buckets() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return index_.buckets(); }
+  // Erases some entries, from number `next` on, which it advances. After the last one it is ids().
+  [[nodiscard]] Gone erase_some(std::size_t* next) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::size_t ids() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    return index_.ids();
+  }
   // The predicate is called without the lock.
   std::vector<Key> matching(const std::function<bool(const Key&)>& predicate) const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<EntryInfo> entries() const ABSL_LOCKS_EXCLUDED(mutex_);

@@ -56,6 +56,28 @@ TEST_F(ExplainTest, EntriesAlikeAreDescribedOnce) {
   EXPECT_TRUE(says(explain(cache, key("k")), "Of 1 entry at other places of the program:\nRuns: instantiated 1."));
 }
 
+TEST_F(ExplainTest, AValueThatIsPassedOnAndOneThatIsComputedWith) {
+  Cache cache;
+  const auto run = [&](float plain, float doubled) {
+    EXPECT_TRUE(cache
+                    .run(key("k"), stream, values(plain, doubled),
+                         [&](cudaStream_t s, float a, float b) {
+                           const cudaError_t error = add_value(s, a);
+                           return error == cudaSuccess ? add_value(s, 2 * b) : error;
+                         })
+                    .ok());
+    return explain(cache, key("k"));
+  };
+  const std::string unseen = run(5, 7);
+  EXPECT_TRUE(says(unseen, "Value 0 has not changed yet, so its first change captures"));
+  for (const float plain : {6.f, 8.f}) run(plain, 7);
+  std::string last;
+  for (const float doubled : {9.f, 12.f}) last = run(8, doubled);
+  EXPECT_TRUE(says(last, "Value 0 is found: "));
+  EXPECT_TRUE(says(last, "Value 1 is derived ("));
+  EXPECT_TRUE(says(last, "so each change captures: pass on what is computed from it, or make it a slot"));
+}
+
 TEST_F(ExplainTest, ADisabledCache) {
   Cache cache(unshared(0));
   EXPECT_RUN(kEager, run_add(cache, key("k")));

@@ -365,9 +365,9 @@ TEST_F(StoreTest, EraseSomeGoesOnUntilAllAreErased) {
   }
   Entry* locked = find_free(4);
   Entry* entered = enter(find_free(6));
-  std::size_t bucket = 0;
+  std::size_t next = 0;
   int gone = 0;
-  while (bucket < store().buckets()) gone += recycle(store().erase_some(&bucket));
+  while (next < store().ids()) gone += recycle(store().erase_some(&next));
   EXPECT_EQ(gone, kMany - 2);
   EXPECT_EQ(order(), names_of({}));
   EXPECT_EQ(now(), (Numbers{0, 1, 0, 0}));
@@ -375,9 +375,11 @@ TEST_F(StoreTest, EraseSomeGoesOnUntilAllAreErased) {
   EXPECT_EQ(recycle(store().leave(entered, std::nullopt)), 1);
   EXPECT_EQ(now(), (Numbers{0, 0, 0, 0}));
   unlock(claim(1));
-  EXPECT_EQ(recycle(store().erase_some(&bucket)), 0);
-  EXPECT_EQ(bucket, store().buckets());
+  EXPECT_EQ(recycle(store().erase_some(&next)), 0);
+  EXPECT_EQ(next, store().ids());
   EXPECT_EQ(order(), names_of({1})) << "the walk was over before";
+  for (next = 0, gone = 0; next < store().ids();) gone += recycle(store().erase_some(&next));
+  EXPECT_EQ(gone, 1) << "all others are free";
 }
 
 TEST_F(StoreTest, SurplusColdEntriesAreErased) {

@@ -42,18 +42,26 @@ bool same_types(const Content& a, const Content& b) {
 
 // Checks that the table, the orders of use and the counts agree.
 std::string StructureChecker::find_fault(const Index& index) {
+  for (const Entry* entry = index.erased_.newest; entry != nullptr; entry = entry->older) {
+    if (!entry->erased) return of(*entry, "it is not erased, and waits for a sweep");
+  }
+
   std::size_t total = 0;
   for (const Index::Order& order : index.orders_) total += order.size;
   std::size_t in_table = 0;
   const EntryTable& table = index.table_;
-  for (std::size_t bucket = 0; bucket < table.buckets(); ++bucket) {
-    for (const Entry* entry = table.chain(bucket); entry != nullptr; entry = EntryTable::next(entry)) {
-      if (++in_table > total) return "the table holds more entries than the orders of use";
-      if (entry->erased) return of(*entry, "it is erased, and in the table");
-      if (table.chain(entry->key.hash()) != table.chain(bucket)) return of(*entry, "it is in another's bucket");
+  for (KeyId id = 0; id < index.ids(); ++id) {
+    const Entry& one = *index.of(id);
+    std::size_t found = 0, length = 0;
+    for (const Entry* entry = table.chain(one.key.hash()); entry != nullptr; entry = EntryTable::next(entry)) {
+      if (++length > total) return "the table holds more entries than the orders of use";
+      found += entry == &one ? 1 : 0;
     }
+    if (one.erased && found > 0) return of(one, "it is erased, and in the table");
+    if (!one.erased && found != 1) return of(one, "it is not in the table");
+    in_table += found;
   }
-  if (in_table != total) return "the table holds fewer entries than the orders of use";
+  if (in_table != total) return "the table holds more or fewer entries than the orders of use";
 
   for (const State state : kStates) {
     const Index::Order& order = index.orders_[static_cast<std::size_t>(state)];
@@ -77,9 +85,6 @@ std::string StructureChecker::find_fault(const Index& index) {
     }
   }
 
-  for (const Entry* entry = index.erased_.newest; entry != nullptr; entry = entry->older) {
-    if (!entry->erased) return of(*entry, "it is not erased, and waits for a sweep");
-  }
   return "";
 }
 

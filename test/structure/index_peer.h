@@ -8,6 +8,7 @@
 namespace graphcache {
 
 struct IndexPeer {
+  static std::size_t buckets(const Index& index) { return index.table_.buckets(); }
   // Calls f(entry) for every entry, including erased ones that still exist: cold, recorded, live and erased ones, each
   // in order of use.
   template <class F>
