@@ -275,7 +275,7 @@ testing::AssertionResult FailedCall::reports(const absl::Status& status, const S
   return typed(status, name == scenario.of_fn ? "fn" : name_of_getter(name), error_);
 }
 
-int pairs_to_one() { return by_size(37, 11, 1); }
+int pairs_to_one() { return by_size(151, 11, 1); }
 
 testing::AssertionResult typed(const absl::Status& status, const std::string& function, cudaError_t error) {
   const bool names_key = mentions(status, "\"my label\"") || mentions(status, "\"other\"");
