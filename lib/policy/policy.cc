@@ -48,40 +48,35 @@ void Policy::used(KeyId key, const Use& use) {
   link(key);
 }
 
-void Policy::join(Entry* entry, const GraphFacts& facts) {
-  if (facts.signature != 0) {
+// The key joins the family and the class of these facts, and then leaves the former ones.
+void Policy::set_facts(KeyId key, GraphFacts facts) {
+  Family* family = nullptr;
+  Class* of_class = nullptr;
+  if (facts.signature == 0) {
+    facts.table_class = 0;
+  } else {
     const auto [at, is_new] = families_.try_emplace({facts.signature, facts.stream});
     absl::Cleanup threw = [&, is_new = is_new, at = at] {
       if (is_new) families_.erase(at);
     };
-    Class& of_class = at->second.classes[facts.table_class];
+    family = &at->second;
+    of_class = &family->classes[facts.table_class];
     std::move(threw).Cancel();
-    if (is_new) at->second.number = ++last_family_;
-    ++of_class.members;
-    entry->family = &at->second;
-    entry->of_class = &of_class;
-  } else {
-    entry->family = nullptr;
-    entry->of_class = nullptr;
+    if (is_new) family->number = ++last_family_;
+    ++of_class->members;
   }
-  entry->facts = facts;
-  if (facts.signature == 0) entry->facts.table_class = 0;
-}
-
-void Policy::leave(const Entry& former) {
+  Entry& entry = entries_[key];
+  const Entry former = entry;
+  entry.facts = facts;
+  entry.family = family;
+  entry.of_class = of_class;
   if (former.family == nullptr) return;
   if (--former.of_class->members == 0) former.family->classes.erase(former.facts.table_class);
   if (former.family->classes.empty()) families_.erase({former.facts.signature, former.facts.stream});
 }
 
-void Policy::rejoin(KeyId key, const GraphFacts& facts) {
-  const Entry former = entries_[key];
-  join(&entries_[key], facts);  // May throw.
-  leave(former);
-}
-
 void Policy::captured(KeyId key, const GraphFacts& facts) {
-  join(&entries_[key], facts);  // May throw.
+  set_facts(key, facts);  // May throw.
   entries_[key].is_unread = facts.signature == 0;
 }
 
@@ -89,7 +84,7 @@ void Policy::described(KeyId key, const GraphFacts& facts) {
   GraphFacts of_key = facts;
   of_key.stream = entries_[key].facts.stream;
   of_key.shape = entries_[key].facts.shape;
-  rejoin(key, of_key);
+  set_facts(key, of_key);  // May throw.
   unread_ -= is_live(key) && entries_[key].is_unread ? 1 : 0;
   entries_[key].is_unread = false;
 }
@@ -98,7 +93,7 @@ void Policy::moved(KeyId key, std::uint64_t stream) {
   GraphFacts facts = entries_[key].facts;
   if (facts.stream == stream || limits_.mechanisms.across_streams) return;
   facts.stream = stream;
-  rejoin(key, facts);
+  set_facts(key, facts);
 }
 
 void Policy::pinned(KeyId key, bool pinned) {
@@ -110,20 +105,20 @@ void Policy::pinned(KeyId key, bool pinned) {
 
 void Policy::erased(KeyId key) {
   lost(key);
-  leave(entries_[key]);
+  forgotten(key);
   entries_[key] = {};
 }
 
 void Policy::refuse_siblings(KeyId key) {
   GraphFacts facts = entries_[key].facts;
   facts.signature = 0;
-  rejoin(key, facts);
+  set_facts(key, facts);
 }
 
 void Policy::refuse_sets(KeyId key) {
   GraphFacts facts = entries_[key].facts;
   facts.table_class = 0;
-  rejoin(key, facts);
+  set_facts(key, facts);
 }
 
 void Policy::refuse_device_updates(KeyId key) {
@@ -261,9 +256,8 @@ Plan Policy::borrow(const Entry& entry, const Offer& offer, const View& view) {
     const bool wants_table = limits_.share == Share::kAlways && entry.of_class->members > 1;
     return wants_table && has_room_for_table(entry, {offer.lender}) ? table : plan;
   }
-  if (offer.has_set) return plan;
+  if (offer.set_bytes == 0) return plan;
   if (is_table_full(offer.lender, offer.set_bytes)) return table;
-  plan.adds_set = true;
   plan.set_bytes = offer.set_bytes;
   return make_room(executables_, bytes_ + plan.set_bytes, view, &plan) ? plan : Plan();
 }
@@ -328,7 +322,7 @@ void Policy::done(KeyId key, const Plan& plan) {
     set_kind(key, Kind::kTable);
   }
   if (plan.action == Plan::Action::kBorrow) {
-    if (plan.adds_set) added_set(plan.lender, plan.set_bytes);
+    if (plan.set_bytes != 0) added_set(plan.lender, plan.set_bytes);
     hand_over(plan.lender, key);
   }
 }

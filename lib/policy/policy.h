@@ -78,8 +78,7 @@ struct GraphFacts {
 // An executable that a key could borrow.
 struct Offer {
   KeyId lender = kNoKey;
-  bool has_set = false;       // Whether the lender's table has a parameter set of the key.
-  std::size_t set_bytes = 0;  // How much the table grows if it has no set of the key.
+  std::size_t set_bytes = 0;  // How much the lender's table grows for a parameter set of the key, if it has none.
 };
 
 struct Plan {
@@ -94,8 +93,7 @@ struct Plan {
   Rule rule = Rule::kNone;
   bool writes_slots = false;  // Whether a kOwn executable gets an updater node for the slots.
   KeyId lender = kNoKey;
-  bool adds_set = false;      // Whether the key gets a parameter set in the lender's table.
-  std::size_t set_bytes = 0;  // By how much the table grows for the set.
+  std::size_t set_bytes = 0;  // By how much the lender's table grows for the key's parameter set.
   std::vector<KeyId> evict;   // The keys to evict before anything is instantiated.
 };
 
@@ -221,9 +219,7 @@ class Policy {
 
   void link(KeyId key);
   void unlink(KeyId key);
-  void join(Entry* entry, const GraphFacts& facts);
-  void leave(const Entry& former);
-  void rejoin(KeyId key, const GraphFacts& facts);
+  void set_facts(KeyId key, GraphFacts facts);
   void set_kind(KeyId key, Kind kind);
   void hand_over(KeyId from, KeyId to);
 

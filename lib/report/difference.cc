@@ -88,9 +88,9 @@ Found compare(const GraphNode& here, const GraphNode& there) {
 }  // namespace
 
 const char* to_string(NodeDifference difference) {
-  constexpr const char* kNames[] = {"none", "arguments", "shape", "kernel", "fixed"};
+  constexpr const char* kKinds[] = {"none", "arguments", "shape", "kernel", "fixed"};
   const auto index = static_cast<std::size_t>(difference);
-  return index < std::size(kNames) ? kNames[index] : "unknown";
+  return index < std::size(kKinds) ? kKinds[index] : "unknown";
 }
 
 GraphDifference difference(const GraphInfo& here, const GraphInfo& there) {

@@ -21,32 +21,27 @@ absl::Status Run::check() {
                             : "the stream is already capturing, and Options::inline_in_foreign_capture is false",
                         cudaErrorStreamCaptureUnsupported);
   }
-  if (!is_of_current_device(stream_) && core_.known_streams.contains(stream_)) return absl::OkStatus();
-  if (absl::Status other = check_device(); !other.ok()) return other;
-  core_.known_streams.insert(stream_);
-  return absl::OkStatus();
-}
-
-absl::Status Run::check_device() const {
   const int wanted = core_.options.device;
   int device = -1;
   if (is_of_current_device(stream_)) {
-    if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
-      return cuda_failure("cudaGetDevice", error);
-    }
+    error = cudaGetDevice(&device);
+    if (error != cudaSuccess) return cuda_failure("cudaGetDevice", error);
   } else {
+    if (core_.known_streams.contains(stream_)) return absl::OkStatus();
     DeviceGuard current(wanted);  // Older toolkits compare with this device (compat.h).
     if (!current.status().ok()) return current.status();
-    if (const CallResult queried = stream_device(stream_, &device); queried.error != cudaSuccess) {
-      return cuda_failure(queried.call, queried.error);
-    }
+    const CallResult queried = stream_device(stream_, &device);
+    if (queried.error != cudaSuccess) return cuda_failure(queried.call, queried.error);
   }
-  if (device == wanted) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      stream_ == cudaStreamPerThread ? "cudaStreamPerThread belongs to the current device, which is "
-      : stream_ == cudaStreamLegacy  ? "the legacy stream belongs to the current device, which is "
-                                     : "the stream belongs to ",
-      device < 0 ? "another device" : absl::StrCat("device ", device), "; the cache is of device ", wanted));
+  if (device != wanted) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        stream_ == cudaStreamPerThread ? "cudaStreamPerThread belongs to the current device, which is "
+        : stream_ == cudaStreamLegacy  ? "the legacy stream belongs to the current device, which is "
+                                       : "the stream belongs to ",
+        device < 0 ? "another device" : absl::StrCat("device ", device), "; the cache is of device ", wanted));
+  }
+  core_.known_streams.insert(stream_);
+  return absl::OkStatus();
 }
 
 bool Run::is_in_foreign_capture() const {

@@ -22,28 +22,24 @@
 namespace graphcache {
 namespace {
 
-// Replaces Options::kCurrentDevice by the stream's device. Returns an error, and changes nothing, if there is no such
-// device.
+// Replaces Options::kCurrentDevice by the stream's device. Returns an error if there is no such device.
 absl::Status find_device(cudaStream_t stream, int* device) {
   LastErrorGuard last_error;
-  int found = *device, count = 0;
+  int count = 0;
   CallResult done{"cudaGetDeviceCount", cudaGetDeviceCount(&count)};
-  if (done.error == cudaSuccess && found == Options::kCurrentDevice) {
+  if (done.error == cudaSuccess && *device == Options::kCurrentDevice) {
     // The query would break a capture of the stream (compat.h). There the stream is of the current device.
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
     if (!is_of_current_device(stream)) done = {Core::kStreamCall, cudaStreamIsCapturing(stream, &capturing)};
     if (done.error == cudaSuccess) {
       done = is_of_current_device(stream) || capturing != cudaStreamCaptureStatusNone
-                 ? CallResult{"cudaGetDevice", cudaGetDevice(&found)}
-                 : stream_device(stream, &found);
+                 ? CallResult{"cudaGetDevice", cudaGetDevice(device)}
+                 : stream_device(stream, device);
     }
   }
   if (done.error != cudaSuccess) return cuda_failure(done.call, done.error);
-  if (found < 0 || found >= count) {
-    return absl::InvalidArgumentError(absl::StrCat("Options::device is ", found, ", of ", count, " devices"));
-  }
-  *device = found;
-  return absl::OkStatus();
+  if (*device >= 0 && *device < count) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("Options::device is ", *device, ", of ", count, " devices"));
 }
 
 absl::Status check_driver() {
@@ -52,11 +48,6 @@ absl::Status check_driver() {
   return absl::FailedPreconditionError(absl::StrCat("the driver does not have ", found.missing,
                                                     ", which is part of CUDA 12.0: it is for CUDA ",
                                                     found.version / 1000, ".", found.version % 1000 / 10));
-}
-
-// A context that was destroyed may be followed by another one.
-bool is_lasting(const absl::Status& why) {
-  return is_fatal(cuda_error(why)) && cuda_error(why) != cudaErrorContextIsDestroyed;
 }
 
 absl::Status find_or_make_context(int device, std::uint64_t* id) {
@@ -115,14 +106,19 @@ absl::Status Core::begin(cudaStream_t stream) {
   if (not_begun_.ok()) not_begun_ = find_or_make_context(of_device, &context);
   if (!not_begun_.ok()) return copy_of(not_begun_);
   const bool is_same = has_begun() && context == device->graveyard.context();
-  if (lost_ && is_same && is_lasting(fatal_)) return copy_of(fatal_);
+  const cudaError_t fatal = cuda_error(fatal_);
+  // A context that was destroyed may be followed by another one.
+  if (lost_ && is_same && is_fatal(fatal) && fatal != cudaErrorContextIsDestroyed) return copy_of(fatal_);
   if (!has_begun()) {
     options.device = of_device;
     device = std::make_shared<Device>(options);
     leaving_.assign(1, device);
-    if (enabled && options.diagnose) find_diagnoser();
-    is_usual =
-        enabled && !options.inline_in_foreign_capture && options.verify_every == 0 && !audience->wants_launches();
+    if (enabled && options.diagnose) {
+      std::string why;
+      diagnoser = find_diagnoser(&why);
+      // The component may be unusable, for example because of a profiler.
+      if (diagnoser == nullptr) log(absl::StrCat("graphcache: captures are not diagnosed: ", why));
+    }
   }
   if (!is_same) known_streams.clear();
   device->begin(context);
@@ -130,15 +126,11 @@ absl::Status Core::begin(cudaStream_t stream) {
   lost_ = false;
   has_begun_ = true;
   is_begun_ = true;
+  // Whether no option requires other work before a hit.
+  const bool is_usual =
+      enabled && !options.inline_in_foreign_capture && options.verify_every == 0 && !audience->wants_launches();
   if (is_usual) hits->late_error = &device->memory->late_error();
   return absl::OkStatus();
-}
-
-// The component may be unusable, for example because of a profiler. Then the cache works without it.
-void Core::find_diagnoser() {
-  std::string why;
-  diagnoser = graphcache::find_diagnoser(&why);
-  if (diagnoser == nullptr) log(absl::StrCat("graphcache: captures are not diagnosed: ", why));
 }
 
 absl::Status Core::status() const {
@@ -190,14 +182,14 @@ void Core::lose(const absl::Status& why) {
   drop_all();
 }
 
-void Core::log(std::string_view text) const noexcept {
-  if (logs_to_stderr) std::fprintf(stderr, "%.*s\n", static_cast<int>(text.size()), text.data());
+void Core::log(std::string_view text, bool to_stderr) const noexcept {
+  if (logs_to_stderr || to_stderr) std::fprintf(stderr, "%.*s\n", static_cast<int>(text.size()), text.data());
   audience->message(text);
 }
 
-void Core::log(const Key& key, std::string_view what, std::string_view before) const noexcept try {
-  if (!logs_to_stderr && audience->empty()) return;
-  log(message_of(with_key(absl::UnknownError(std::string(before).append(what)), key)));
+void Core::log(const Key& key, std::string_view what, std::string_view before, bool to_stderr) const noexcept try {
+  if (!logs_to_stderr && !to_stderr && audience->empty()) return;
+  log(message_of(with_key(absl::UnknownError(std::string(before).append(what)), key)), to_stderr);
 } catch (const std::bad_alloc&) {
 }
 

@@ -55,8 +55,8 @@ class Core {
   // Counts a failed run of the key, logs it unless that was done, and returns its error.
   absl::Status failed(const Key& key, absl::Status why, bool was_told);
   // GRAPHCACHE_LOG and Listener::message().
-  void log(std::string_view text) const noexcept;
-  void log(const Key& key, std::string_view what, std::string_view before = "") const noexcept;
+  void log(std::string_view text, bool to_stderr = false) const noexcept;
+  void log(const Key& key, std::string_view what, std::string_view before = "", bool to_stderr = false) const noexcept;
 
   void unlock(Entry* locked) { destroy(store.unlock(locked)); }
   // Puts what erased entries had into the graveyard, and destroys what is over. Does nothing if there are none.
@@ -87,9 +87,9 @@ class Core {
   absl::StatusOr<GraphInfo> graph(std::uint64_t entry);
 
   // Event of an entry that has a graph or none.
-  static CacheEvent event_of(EventKind kind, const Entry& entry) {
+  static CacheEvent event_of(EventKind kind, const Entry& entry, Loss loss = Loss::kNone) {
     const std::uint64_t graph = entry.graphs != nullptr ? recorded(entry).content->id : 0;
-    return {.kind = kind, .key = entry.key, .entry = entry.number(), .graph = graph};
+    return {.kind = kind, .key = entry.key, .entry = entry.number(), .graph = graph, .loss = loss};
   }
 
   const Options asked;
@@ -100,8 +100,6 @@ class Core {
   // The following are set by begin().
   Options options;  // With the actual device.
   std::shared_ptr<Device> device;
-  // Whether the cache has begun, things are captured, and no option requires other work before a hit.
-  bool is_usual = false;
   const detail::DiagnoseInterface* diagnoser = nullptr;  // Null unless Options::diagnose is set and works.
 
   const std::shared_ptr<detail::Hits> hits = std::make_shared<detail::Hits>();
@@ -111,7 +109,6 @@ class Core {
  private:
   friend class StructureChecker;
 
-  void find_diagnoser();
   void lose(const absl::Status& why);
   void drop_all();
   void bury(Store::Gone gone, bool set_aside = false);

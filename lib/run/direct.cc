@@ -97,10 +97,9 @@ absl::StatusOr<Outcome> Run::run_disabled() {
 absl::StatusOr<Outcome> Run::run_directly(EagerReason reason) {
   reason_ = reason;
   Entry* const entry = entry_.get();
-  std::optional<EagerReason> done;
   if (entry != nullptr) core_.store.enter(entry);
   const absl::Cleanup leave = [&] {
-    if (entry != nullptr) core_.destroy(core_.store.leave(entry, done));
+    if (entry != nullptr) core_.destroy(core_.store.leave(entry));
   };
   entry_.release();
   LastErrorGuard last_error;
@@ -109,8 +108,7 @@ absl::StatusOr<Outcome> Run::run_directly(EagerReason reason) {
   last_error.settle();
   if (status.ok()) status = call_.makes_graph() ? launch_once() : enqueue(given_, call_, core_.device->setter);
   if (!status.ok()) return failed(std::move(status));
-  done = reason;
-  if (entry == nullptr) core_.store.count_direct(reason);
+  core_.store.count_direct(entry, reason);
   return Outcome::kEager;
 }
 

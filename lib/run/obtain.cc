@@ -57,19 +57,14 @@ Run::Obtained Run::obtain() {
     ParameterTable::Set set;
     Plan plan;
     if (!decide(lender, offer, /*may_evict=*/true, &plan)) {
-      const bool is_offered = lender.get() != nullptr && make_offer(lender, &offer, &set);
-      if (!is_offered || !decide(lender, offer, /*may_evict=*/true, &plan)) continue;
+      if (!make_offer(lender, &offer, &set)) continue;
+      (void)decide(lender, offer, /*may_evict=*/true, &plan);
     }
-    switch (plan.action) {
-      case Plan::Action::kDirect:
-        return {};
-      case Plan::Action::kOwn:
-      case Plan::Action::kTable:
-        lender.release();
-        return buy(plan, /*may_evict=*/true);
-      case Plan::Action::kBorrow:
-        if (std::optional<Obtained> obtained = take_over(lender, plan, set)) return *obtained;
+    if (plan.action != Plan::Action::kBorrow) {
+      lender.release();
+      return plan.action == Plan::Action::kDirect ? Obtained() : buy(plan, /*may_evict=*/true);
     }
+    if (std::optional<Obtained> obtained = take_over(lender, plan, set)) return *obtained;
   }
 }
 
@@ -83,13 +78,11 @@ ParameterTable* Run::table_of(const Held& lender) {
 bool Run::make_offer(const Held& lender, Offer* offer, ParameterTable::Set* set) {
   offer->lender = lender->id;
   const ParameterTable* const table = table_of(lender);
-  if (table == nullptr) return true;
+  if (table == nullptr || table->has(*own().content)) return true;
   if (!table->can_hold(*own().content)) {
     core_.store.refuse(entry_.get(), Store::Refused::kSets);
     return false;
   }
-  offer->has_set = table->has(*own().content);
-  if (offer->has_set) return true;
   *set = table->make_set(*own().content);
   offer->set_bytes = table->growth_for(*set);
   return true;
@@ -101,22 +94,18 @@ bool Run::decide(Held& lender, const Offer& offer, bool may_evict, Plan* plan) {
   const bool is_decided = core_.store.decide(entry_.get(), lender.get(), offer, may_evict, &made);
   for (Entry* const victim : made.victims) evict(victim, /*unlocks=*/victim != lender.get());
   if (made.lender != lender.get()) lender.reset(made.lender);
-  if (is_decided && made.plan.action == Plan::Action::kBorrow) mark(EventKind::kLend, *lender, Loss::kLent);
+  if (is_decided && made.plan.action == Plan::Action::kBorrow) {
+    core_.audience->mark(Core::event_of(EventKind::kLend, *lender, Loss::kLent));
+  }
   *plan = std::move(made.plan);
   return is_decided;
 }
 
 // The store has evicted this entry.
 void Run::evict(Entry* victim, bool unlocks) {
-  mark(EventKind::kEvict, *victim, Loss::kEvicted);
+  core_.audience->mark(Core::event_of(EventKind::kEvict, *victim, Loss::kEvicted));
   core_.bury_executable(*victim, Loss::kEvicted);
   if (unlocks) core_.unlock(victim);
-}
-
-void Run::mark(EventKind kind, const Entry& entry, Loss why) {
-  CacheEvent event = Core::event_of(kind, entry);
-  event.loss = why;
-  core_.audience->mark(event);
 }
 
 // Brings the lender's executable over to the entry. Returns nothing if that is impossible, after telling the policy
@@ -141,7 +130,7 @@ std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan, cons
   if (with_table != nullptr) {
     // No other set can be written to a table whose first launch failed, so it is made anew.
     if (!with_table->may_write()) return std::nullopt;
-    if (plan.adds_set) brought.result = add_set(*with_table, set);
+    if (!with_table->table()->has(*own().content)) brought.result = add_set(*with_table, set);
     if (brought.result.error != cudaSuccess && !is_fatal(brought.result.error)) {
       core_.store.refuse(entry_.get(), Store::Refused::kDeviceUpdates);
       return std::nullopt;
@@ -161,20 +150,16 @@ std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan, cons
     brought = executable.bring_over(own().graph, own().content, call_);
   }
   core_.hits->counts.add_patched_nodes(brought.patched_nodes);
-  const bool done = brought.result.error == cudaSuccess;
-  if (done) {
+  totals.updates += static_cast<std::uint64_t>(brought.updates);
+  if (brought.result.error == cudaSuccess) {
     std::move(drop).Cancel();
     own().executable = take_executable(*lender);
     own().grave = std::move(recorded(*lender).grave);
+    totals.set_switches += with_table != nullptr ? 1 : 0;
     update.done({});
-  } else if (brought.whole) {
-    undo();
-  } else {
-    std::move(drop).Invoke();
+    return Obtained{.of_sibling = true, .result = {}};
   }
-  totals.updates += static_cast<std::uint64_t>(brought.updates);
-  totals.set_switches += done && with_table != nullptr ? 1 : 0;
-  if (done) return Obtained{.of_sibling = true, .result = {}};
+  brought.whole ? undo() : std::move(drop).Invoke();
   if (brought.refusal != nullptr) {
     const std::string refusal = text_of_refusal(*own().content, brought);
     ++totals.refused_updates;
@@ -275,7 +260,7 @@ absl::Status Run::warm_set(Held& lender) {
   Offer offer;
   ParameterTable::Set set;
   const ParameterTable* const table = table_of(lender);
-  if (table == nullptr || !make_offer(lender, &offer, &set) || offer.has_set) return absl::OkStatus();
+  if (table == nullptr || table->has(*own().content) || !make_offer(lender, &offer, &set)) return absl::OkStatus();
   if (!core_.store.add_set(lender.get(), offer.set_bytes)) return absl::OkStatus();
   const CallResult done = add_set(*executable_of(*lender)->updated(), set);
   if (done.error == cudaSuccess) return absl::OkStatus();

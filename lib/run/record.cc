@@ -3,9 +3,7 @@
 #include <absl/strings/str_cat.h>
 
 #include <chrono>
-#include <cstdio>
 #include <memory>
-#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -39,94 +37,74 @@ absl::Status Run::capture_usable(NoTemplate* none, Captured* out, Report* report
     captured = capture_fn(call_, is_first_break ? teller() : nullptr, report);
   }
 
+  if (absl::Status fatal = take_fatal_error(captured); !fatal.ok()) return fatal;
   const bool runs_directly = core_.options.on_capture_failure == OnCaptureFailure::kRunDirectly || captured.empty_slot;
-  bool usable = captured.capture.ok() && captured.fn.ok();
   const bool was_called = !*report || (*report)->refused().ok();
-  if (usable && captured.content.node_count == 0) {
-    usable = false;
+  absl::Status why = captured.failure();
+  if (!why.ok()) {
+    if (was_called && !captured.is_misuse && runs_directly) none->direct = EagerReason::kCaptureFailed;
+  } else if (captured.content.node_count == 0) {
     none->direct = EagerReason::kNothingCaptured;
-    captured.fn = absl::FailedPreconditionError(
+    why = absl::FailedPreconditionError(
         "fn enqueued nothing on its stream, so there is no graph: enqueue on the stream that fn is given, or on "
         "rec.stream()" +
         list_of(captured.strays));
-  } else if (usable && captured.content.leaves_memory) {
-    usable = false;
+  } else if (captured.content.leaves_memory) {
     if (runs_directly) none->direct = EagerReason::kHandsOutMemory;
-    captured.fn = absl::FailedPreconditionError(
+    why = absl::FailedPreconditionError(
         "fn hands out memory that the graph would allocate: cudaMallocAsync in fn has no cudaFreeAsync there. "
         "Free the memory in fn, or allocate it before the run");
-  } else if (!usable && was_called && !captured.is_misuse && runs_directly) {
-    none->direct = EagerReason::kCaptureFailed;
   }
-  if (absl::Status fatal = take_fatal_error(captured); !fatal.ok()) {
-    none->direct.reset();
-    return fatal;
-  }
-  if (!usable) {
-    absl::Status why = captured.failure();
-    // Its own copy, because other threads free it while this one reads `why`.
-    core_.store.capture_failed(entry_.get(), copy_of(why), !captured.capture.ok());
-    none->thrown = std::move(captured.thrown);
-    if (none->direct == EagerReason::kCaptureFailed) {
-      captured.empty_slot ? entry_->retry.soon() : entry_->retry.later();
-    } else if (none->direct) {
-      entry_->retry.never(*none->direct);
-    }
-    const bool was_told = captured.was_told && !captured.capture.ok();
-    const bool tells = !was_told && (captured.capture.ok() ? is_first : is_first_break);
-    none->tells = tells && none->direct == EagerReason::kCaptureFailed;
-    if (tells && !none->tells) core_.log(key_, message_of(why));
-    was_told_ = (was_told || tells) && !none->direct;
+  if (why.ok()) {
+    note_strays(captured.strays);
     return why;
   }
 
-  note_strays(captured.strays);
-  return absl::OkStatus();
+  // Its own copy, because other threads free it while this one reads `why`.
+  core_.store.capture_failed(entry_.get(), copy_of(why), !captured.capture.ok());
+  none->thrown = std::move(captured.thrown);
+  if (none->direct == EagerReason::kCaptureFailed) {
+    captured.empty_slot ? entry_->retry.soon() : entry_->retry.later();
+  } else if (none->direct) {
+    entry_->retry.never(*none->direct);
+  }
+  const bool was_told = captured.was_told && !captured.capture.ok();
+  const bool tells = !was_told && (captured.capture.ok() ? is_first : is_first_break);
+  none->tells = tells && none->direct == EagerReason::kCaptureFailed;
+  if (tells && !none->tells) core_.log(key_, message_of(why));
+  was_told_ = (was_told || tells) && !none->direct;
+  return why;
 }
 
 // Reports the call that breaks a capture at once, also to stderr, because `fn` may end the program at the next failing
 // call. The result must not outlive the run.
 TellBreak Run::teller() const {
   if (core_.diagnoser == nullptr) return nullptr;
-  return [&core = core_, &key = key_](std::string_view text) {
-    try {
-      const absl::Status line = with_key(absl::UnknownError(std::string(text)), key);
-      if (!core.logs_to_stderr) std::fprintf(stderr, "%s\n", std::string(message_of(line)).c_str());
-      core.log(message_of(line));
-    } catch (const std::bad_alloc&) {
-    }
-  };
+  return [&core = core_, &key = key_](std::string_view text) { core.log(key, text, "", /*to_stderr=*/true); };
 }
 
 // The legacy stream cannot be captured, so `fn` gets another, non-blocking stream in its place. Calls of other threads
 // on the legacy stream go on, and what `fn` itself enqueues there is not part of the graph. In verify mode the stream
 // is a blocking one: then such a launch by `fn` breaks the capture and is reported.
 Captured Run::capture_fn(const detail::Call& call, const TellBreak& tell, Report* report) {
-  if (stream_ != cudaStreamLegacy || call.makes_graph()) return capture_on(stream_, call, tell, report);
-  OwnedStream stream;
-  CallResult made;
-  {
+  Captured captured;
+  OwnedStream own;
+  cudaStream_t stream = call.makes_graph() ? nullptr : stream_;
+  if (stream == cudaStreamLegacy) {
     const LastErrorGuard last_error;
     const RelaxedCaptureMode relaxed;  // Other threads may capture.
-    made = make_stream(core_.options.verify_every == 0 ? cudaStreamNonBlocking : cudaStreamDefault, &stream);
+    const CallResult made =
+        make_stream(core_.options.verify_every == 0 ? cudaStreamNonBlocking : cudaStreamDefault, &own);
+    if (made.error != cudaSuccess) {
+      captured.capture = cuda_failure(made.call, made.error);
+      return captured;
+    }
+    stream = own.get();
   }
-  Captured captured;
-  if (made.error == cudaSuccess) {
-    captured = capture_on(stream.get(), call, tell, report);
-  } else {
-    captured.capture = cuda_failure(made.call, made.error);
-  }
-  if (is_fatal(cuda_error(captured.failure()))) stream.release();
-  return captured;
-}
-
-Captured Run::capture_on(cudaStream_t stream, const detail::Call& call, const TellBreak& tell, Report* report) {
-  CacheEvent event = Core::event_of(EventKind::kCapture, *entry_);
+  CacheEvent event = Core::event_of(EventKind::kCapture, *entry_, entry_->template_lost);
   event.graph = 0;  // In verify mode the entry has one.
-  event.stream = call.makes_graph() ? nullptr : stream;
-  event.loss = entry_->template_lost;
+  event.stream = stream;
   report->emplace(*core_.audience, event);
-  Captured captured;
   captured.fn = (*report)->refused();
   if (captured.fn.ok()) {
     (*report)->event.status = absl::CancelledError("");  // Until it is done.
@@ -136,6 +114,7 @@ Captured Run::capture_on(cudaStream_t stream, const detail::Call& call, const Te
     (*report)->event.status = captured.failure();
     dropped_.splice(dropped_.end(), captured.until_over);
   }
+  if (is_fatal(cuda_error(captured.failure()))) own.release();
   return captured;
 }
 

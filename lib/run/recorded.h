@@ -48,13 +48,6 @@ inline std::unique_ptr<Executable> take_executable(Entry& entry) {
   entry.exec = nullptr;
   return std::move(recorded(entry).executable);
 }
-// From now on hits on this stream launch the executable as it is, if it holds their values.
-inline void be_ready_on(Entry& entry, cudaStream_t stream) {
-  const Executable& executable = *recorded(entry).executable;
-  entry.exec = executable.exec();
-  entry.ready_on = stream;
-  entry.values = executable.values();
-}
 
 // What the policy needs to know of a graph that has not been read.
 inline GraphFacts facts_of(const Content& content) {

@@ -56,15 +56,14 @@ Run::~Run() {
 // Turns the library's own exceptions, when memory runs out, into errors of the run. Exceptions of `fn` pass through.
 template <class F>
 auto Run::without_throwing(F&& f) -> decltype(f()) {
-  const auto count = [this] { ++core_.store.totals.failed; };
   try {
     return f();
   } catch (const std::bad_alloc&) {
     if (!call_.threw) return failed(out_of_memory());
-    count();
+    ++core_.store.totals.failed;
     throw;
   } catch (...) {
-    count();
+    ++core_.store.totals.failed;
     throw;
   }
 }
@@ -80,7 +79,8 @@ absl::StatusOr<Outcome> Run::find_and_run() {
   const Options& options = core_.options;
   if (entry_.get() == nullptr) {
     if (absl::Status status = core_.begin(stream_); !status.ok()) return failed(std::move(status));
-    if (!is_reported_ && core_.hits->is_sampled()) return run_sampled();
+    // Some listener wants this run, also if it is a hit.
+    if (!is_reported_ && core_.hits->is_sampled()) return reported([this] { return find_and_run(); });
     if (active_recording != nullptr) return run_nested();
     if (options.inline_in_foreign_capture && is_in_foreign_capture()) return run_inlined();
     if (!core_.enabled) return run_disabled();
@@ -94,17 +94,6 @@ absl::StatusOr<Outcome> Run::find_and_run() {
     return launch(Outcome::kReplayed, Outcome::kPatched);
   }
   return reported([&] { return run_slowly(); });
-}
-
-// A run that some listener wants, also if it is a hit.
-absl::StatusOr<Outcome> Run::run_sampled() {
-  return reported([this] {
-    const absl::Cleanup over = [this] {  // Listeners may ask for the entry's graph then.
-      entry_.release();
-      dropped_.clear();
-    };
-    return find_and_run();
-  });
 }
 
 // Locks the run's entry, unless it is locked already, and counts the use.
@@ -138,7 +127,6 @@ absl::StatusOr<Outcome> Run::run_slowly() {
   }
   if (executable() != nullptr && covers_values()) return launch(Outcome::kReplayed, Outcome::kPatched);
   if (absl::Status other = scope.enter_device(); !other.ok()) return failed(std::move(other));
-  scope.tidy();
   Retry& retry = entry_->retry;
   if (retry.left > 0) {
     --retry.left;
@@ -237,28 +225,24 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome, Outcome if_patched) {
   if (const CallResult result = executable.get_ready(stream_); result.error != cudaSuccess) {
     return replay_failed(result, EagerReason::kLaunchFailed);
   }
-  const auto start = [&] { return executable.is_in_place() ? executable.launch(where_) : launch_first(); };
-  cudaError_t error = cudaSuccess;
+  std::optional<Audience::Span> span;
   if (core_.audience->wants_launches()) {
     CacheEvent event = Core::event_of(EventKind::kLaunch, *entry_);
     event.stream = given_;
-    Audience::Span span(*core_.audience, event);
-    if (!span.refused().ok()) return failed(span.refused());
-    error = start();
-    if (error != cudaSuccess) span.event.status = cuda_failure("cudaGraphLaunch", error);
-  } else {
-    error = start();
+    span.emplace(*core_.audience, event);
+    if (!span->refused().ok()) return failed(span->refused());
   }
+  const cudaError_t error = executable.is_in_place() ? executable.launch(where_) : launch_first();
+  if (span && error != cudaSuccess) span->event.status = cuda_failure("cudaGraphLaunch", error);
+  span.reset();
   if (error != cudaSuccess) return replay_failed({"cudaGraphLaunch", error}, EagerReason::kLaunchFailed);
   if (!executable.formers().empty()) core_.device->graveyard.keep_until_done(executable.formers(), own().stream);
-  // The errors of an updater node must be checked before each launch. The handle of the per-thread stream is another
-  // stream in each thread.
-  const bool is_plain = executable.updated() == nullptr && stream_ != cudaStreamPerThread;
-  if (core_.is_usual && is_plain) {
-    be_ready_on(*entry_, stream_);
-  } else {
-    entry_->exec = nullptr;  // Its last launch is on another stream than the one it is ready on.
-  }
+  // From now on hits on this stream launch the executable as it is, if it holds their values. But the errors of an
+  // updater node must be checked before each launch, and cudaStreamPerThread is another stream in each thread.
+  const bool is_ready = executable.updated() == nullptr && stream_ != cudaStreamPerThread;
+  entry_->exec = is_ready ? executable.exec() : nullptr;
+  entry_->ready_on = stream_;
+  entry_->values = executable.values();
   entry_->retry.failures = 0;
   entry_->outcomes[static_cast<int>(outcome)].add(1);
   core_.hits->counts.add(outcome);
@@ -347,7 +331,6 @@ absl::Status Run::prepare_warm() {
   const bool is_covered = covers_values();
   if (executable() != nullptr && is_covered) return absl::OkStatus();
   if (absl::Status other = scope.enter_device(); !other.ok()) return failed(std::move(other));
-  scope.tidy();
   if (entry_->graphs == nullptr || !is_covered) {
     NoTemplate none;
     if (absl::Status status = capture_template(&none); !status.ok()) return no_template(std::move(status), none);

@@ -1,6 +1,7 @@
 // A run of a key: find its entry; launch what is ready, or capture, get an executable, launch; or call `fn` directly.
 #pragma once
 
+#include <absl/cleanup/cleanup.h>
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 #include <cuda_runtime_api.h>
@@ -65,7 +66,6 @@ class Run {
 
   // ---- The ways that a run can take (run.cc). Each of them counts its outcome. ----
   absl::StatusOr<Outcome> find_and_run();
-  absl::StatusOr<Outcome> run_sampled();
   void claim();
   absl::StatusOr<Outcome> run_slowly();
   bool begin_slowly();
@@ -82,7 +82,6 @@ class Run {
 
   // ---- The stream (check.cc) ----
   absl::Status check();
-  absl::Status check_device() const;
   bool is_in_foreign_capture() const;
 
   // ---- Without a graph of the key (direct.cc) ----
@@ -101,7 +100,6 @@ class Run {
   absl::Status capture_usable(NoTemplate* none, Captured* captured, Report* report);
   Captured capture_fn(const detail::Call& call, const TellBreak& tell, Report* report);
   bool capture_again(const detail::Call& call, Captured* out);
-  Captured capture_on(cudaStream_t stream, const detail::Call& call, const TellBreak& tell, Report* report);
   std::unique_ptr<Recorded> make_recorded(Captured* captured);
   void keep(std::unique_ptr<Recorded> made, Captured* captured);
   // What the run does not keep is released behind its lock.
@@ -120,7 +118,6 @@ class Run {
   // ---- Verify mode (verify_mode.cc) ----
   std::optional<absl::StatusOr<Outcome>> verify_hit();
   absl::Status record_again(std::string* found, bool* fails_under_capture);
-  bool note_finding(const std::string& finding);
 
   // ---- Getting an executable (obtain.cc) ----
   struct Obtained {
@@ -138,7 +135,6 @@ class Run {
   bool decide(Held& lender, const Offer& offer, bool may_evict, Plan* plan);
   std::optional<Obtained> take_over(Held& lender, const Plan& plan, const ParameterTable::Set& set);
   void evict(Entry* victim, bool unlocks = true);
-  void mark(EventKind kind, const Entry& entry, Loss why);
   CallResult add_set(UpdatedExecutable& with_table, const ParameterTable::Set& set);
   Obtained buy(Plan& plan, bool may_evict);
   CallResult instantiate(Plan& plan);
@@ -172,7 +168,7 @@ class Run::Scope {
  public:
   explicit Scope(Run& run) : run_(run) { run.last_error_ = &last_error_; }
   ~Scope() {
-    if (tidies_) {
+    if (device_ && device_->result().error == cudaSuccess) {
       run_.entry_.release();
       run_.core_.tidy_up(run_.where_);
     }
@@ -181,16 +177,13 @@ class Run::Scope {
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
 
-  // Makes the cache's device current.
+  // Makes the cache's device current. The cache is tidied up at the end of the scope.
   absl::Status enter_device() { return device_.emplace(run_.core_.options.device).status(); }
-  // The cache is tidied up at the end of the scope.
-  void tidy() { tidies_ = true; }
 
  private:
   Run& run_;
   LastErrorGuard last_error_;
   std::optional<DeviceGuard> device_;
-  bool tidies_ = false;
 };
 
 template <class F>
@@ -198,6 +191,10 @@ absl::StatusOr<Outcome> Run::reported(F&& f) {
   if (core_.audience->empty() || std::exchange(is_reported_, true)) return f();
   const std::uint64_t entry = entry_.get() != nullptr ? entry_->number() : 0;
   Audience::Span span(*core_.audience, {.kind = EventKind::kRun, .key = key_, .entry = entry});
+  const absl::Cleanup over = [this] {  // Listeners may ask for the entry's graph then.
+    entry_.release();
+    dropped_.clear();
+  };
   absl::StatusOr<Outcome> outcome = f();
   return span.end_with(std::move(outcome), reason_);
 }

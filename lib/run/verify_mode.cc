@@ -52,7 +52,8 @@ std::optional<absl::StatusOr<Outcome>> Run::verify_hit() {
   own().unverified = 0;
   Scope scope(*this);
   if (absl::Status unfit = check(); !unfit.ok()) return failed(std::move(unfit));
-  if (absl::Status other = scope.enter_device(); !other.ok()) return failed(std::move(other));
+  const DeviceGuard device(core_.options.device);
+  if (!device.status().ok()) return failed(device.status());
 
   std::string found;
   bool fails_under_capture = false;
@@ -63,7 +64,11 @@ std::optional<absl::StatusOr<Outcome>> Run::verify_hit() {
     return reported([&] { return run_directly(EagerReason::kCaptureFailed); });
   }
   if (found.empty()) return std::nullopt;
-  if (note_finding(found)) core_.log(key_, found);
+  ++core_.store.totals.stale;
+  // "node 3 (kernel add), argument 2 was 1 when the key was recorded, ...": what stands before " was ".
+  const auto place_of = [](std::string_view text) { return text.substr(0, text.find(" was ")); };
+  const auto is_known = [&](const std::string& text) { return place_of(text) == place_of(found); };
+  if (core_.store.note(entry_.get(), &Notes::stale, found, is_known)) core_.log(key_, found);
   if (core_.options.on_stale == OnStale::kReturnError) {
     return failed(absl::FailedPreconditionError(absl::StrCat("the key's graph is stale: ", found)));
   }
@@ -139,16 +144,6 @@ absl::Status Run::record_again(std::string* found, bool* fails_under_capture) {
   }
   ++core_.store.totals.verified;
   return absl::OkStatus();
-}
-
-// Returns whether the entry had no finding about this argument of the node.
-bool Run::note_finding(const std::string& finding) {
-  // "node 3 (kernel add), argument 2 was 1 when the key was recorded, ...".
-  const auto place_of = [](std::string_view text) { return text.substr(0, text.find(" was ")); };
-  const std::string_view place = place_of(finding);
-  ++core_.store.totals.stale;
-  return core_.store.note(entry_.get(), &Notes::stale, finding,
-                          [&](const std::string& text) { return place_of(text) == place; });
 }
 
 }  // namespace graphcache

@@ -65,19 +65,6 @@ struct Retry {
   }
 };
 
-struct Entry;
-
-// The part of an entry that every thread may read, whether the entry is in use, erased or free.
-struct EntryHandle : detail::HotEntry {
-  explicit EntryHandle(bool held) : HotEntry(held) {}
-
-  // A hash of key and place, so equal entries have equal tags.
-  std::atomic<std::size_t> tag{0};
-  std::atomic<Entry*> next_of_bucket{nullptr};  // Written under the store's lock by Index.
-
-  Use last_use() const { return {used_in.value(), used_at.value()}; }
-};
-
 // Site::identity of the entry for all others of a key that has kMostIdentities.
 inline constexpr std::uint64_t kManyIdentities = 2;  // Values::identity() is odd.
 inline constexpr int kMostIdentities = 16;
@@ -88,22 +75,6 @@ struct Notes {
   std::vector<Counted> stale;       // What verify mode found.
   std::vector<ValueInfo> values;    // What is known of the values of its runs.
   std::vector<Counted> stray_work;  // Work that captures missed, if they were watched.
-
-  // Counts a text. `is_same` says whether it takes the place of a known one. Returns whether it is new.
-  template <class IsSame>
-  static bool count(std::vector<Counted>* known, const std::string& text, const IsSame& is_same) {
-    constexpr std::size_t kMost = 32;  // The texts contain handles and values, so their number has no other limit.
-    const auto found =
-        std::find_if(known->begin(), known->end(), [&](const Counted& one) { return is_same(one.text); });
-    if (found != known->end()) {
-      found->text = text;
-      ++found->count;
-      return false;
-    }
-    if (known->size() == kMost) return false;
-    known->push_back({text, 1});
-    return true;
-  }
 };
 
 // What an entry has while it is not cold: its graphs. The store only keeps it (run/recorded.h).
@@ -149,17 +120,14 @@ struct EntryContents {
 
 // The memory of an entry stays one while the cache exists. So a hit may find an entry and take its lock without the
 // store's lock, and then check that it is still the right one. Members that a hit accesses come first.
-struct alignas(64) Entry : EntryHandle, EntryContents {
-  // A free entry. Its lock is held until the index gives it a key.
-  Entry() : EntryHandle(/*held=*/true) { erased = true; }
-  Entry(const Entry&) = delete;
-
+struct alignas(64) Entry : detail::HotEntry, EntryContents {
   static std::size_t tag_of(const Key& key, const detail::Site& site) {
     const auto mix = [](const void* pointer) {
       return reinterpret_cast<std::uintptr_t>(pointer) * 0x9e3779b97f4a7c15u;
     };
     return key.hash() ^ mix(site.type) ^ (mix(site.target) >> 1) ^ site.identity;
   }
+  Use last_use() const { return {used_in.value(), used_at.value()}; }
   // Number of its runs by outcome.
   OutcomeCounts counts() const {
     OutcomeCounts counts;
@@ -167,11 +135,7 @@ struct alignas(64) Entry : EntryHandle, EntryContents {
     counts[static_cast<int>(Outcome::kReplayed)] += replayed.value();
     return counts;
   }
-  // Read or write access to the notes. Requires the store's lock.
-  const Notes& noted() const {
-    static const Notes none;
-    return notes != nullptr ? *notes : none;
-  }
+  // For writing. Requires the store's lock.
   Notes& note() {
     if (notes == nullptr) notes = std::make_unique<Notes>();
     return *notes;

@@ -16,7 +16,7 @@
 
 namespace graphcache {
 
-// Does not own entries. A bucket is a list linked by EntryHandle::next_of_bucket, last inserted first.
+// Does not own entries. A bucket is a list linked by HotEntry::next_of_bucket, last inserted first.
 class EntryTable {
  public:
   // Makes two buckets or more for each of so many entries. With more entries, look-ups take longer. The memory is zero

@@ -8,7 +8,11 @@
 #include <cstdint>
 #include <cstring>
 
-namespace graphcache::detail {
+namespace graphcache {
+
+struct Entry;
+
+namespace detail {
 
 // A number that one thread at a time may write, while others read it.
 class Counter {
@@ -26,13 +30,11 @@ class Counter {
   std::atomic<std::uint64_t> value_;
 };
 
-// The lock of one entry, held from look-up to launch. A hit takes it by one atomic exchange, releases it by a store,
-// and holds no other lock. A thread that finds it held waits on the cache's condition variable, under the cache's lock.
+// The lock of one entry, held from look-up to launch, and as long as the entry is free. A hit takes it by one atomic
+// exchange, releases it by a store, and holds no other lock. A thread that finds it held waits on the cache's condition
+// variable, under the cache's lock.
 class RunLock {
  public:
-  // `held` is the initial state.
-  explicit RunLock(bool held = false) : held_(held) {}
-
   // Returns false if any thread holds it, including this one.
   bool try_lock() { return !held_.load(std::memory_order_relaxed) && !held_.exchange(true, std::memory_order_acquire); }
   // Whether no thread holds it at this moment.
@@ -48,18 +50,16 @@ class RunLock {
   }
 
  private:
-  std::atomic<bool> held_;
+  std::atomic<bool> held_{true};
   std::atomic<bool> awaited_{false};
 };
 
 // The part of an entry that hits read and write. Its memory stays an entry's as long as the cache lives; it may serve
 // several keys one after the other.
 struct HotEntry {
-  explicit HotEntry(bool held) : lock(held) {}
-
   RunLock lock;
   // Whether look-ups no longer find it. It is free, or will be cleared once no run uses it.
-  std::atomic<bool> erased{false};
+  std::atomic<bool> erased{true};
 
   // The following are guarded by `lock`.
   std::uint64_t life = 0;  // The number of keys that it has served.
@@ -73,10 +73,15 @@ struct HotEntry {
   Counter used_at;   // The thread's ThisThread::uses at the last use (policy.h, Use).
   Counter replayed;  // The number of kReplayed runs.
 
+  // The following may be read without `lock`, whether the entry is in use, erased or free. Index writes them.
+  std::atomic<std::size_t> tag{0};  // A hash of key and place, so equal entries have equal tags.
+  std::atomic<Entry*> next_of_bucket{nullptr};
+
   // Whether launching `exec` is all that a run on this stream with these values needs.
   bool is_ready_for(cudaStream_t on, const unsigned char* wanted, std::size_t size) const {
     return exec != nullptr && ready_on == on && (size == 0 || std::memcmp(values, wanted, size) == 0);
   }
 };
 
-}  // namespace graphcache::detail
+}  // namespace detail
+}  // namespace graphcache

@@ -101,9 +101,4 @@ void Index::unlink(Order& order, Entry* entry) {
   order.key_bytes -= entry->key.size();
 }
 
-void Index::move_to_front(Order& order, Entry* entry) {
-  unlink(order, entry);
-  link(order, entry);
-}
-
 }  // namespace graphcache

@@ -66,7 +66,8 @@ class Index {
   // keeps the order of executables.
   void touch(Entry* entry) {
     if (entry->state == State::kLive || entry->erased) return;
-    if (Order& order = order_of(entry); order.newest != entry) move_to_front(order, entry);
+    unlink(order_of(entry), entry);
+    link(order_of(entry), entry);
   }
 
   // Moves the entry to the entries of its new state, as if it had just been used. So an entry that has lost its
@@ -112,7 +113,6 @@ class Index {
   static Entry* oldest_unused(const Order& order, Spared is_spared);
   static void link(Order& order, Entry* entry);
   static void unlink(Order& order, Entry* entry);
-  static void move_to_front(Order& order, Entry* entry);
 
   // The most entries, beside cold ones, that the table makes room for.
   static constexpr std::size_t kMaxRoom = (1 << 20) - kMaxColdEntries;

@@ -1,6 +1,5 @@
 // What a program asks a store for.
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <utility>
 
@@ -44,16 +43,12 @@ Store::Gone Store::erase(absl::Span<const Key> keys, std::size_t* found) {
 
 // Holds the lock only for a short time, because runs that are not hits wait for it.
 Store::Gone Store::erase_some(std::size_t* next) {
-  constexpr std::chrono::microseconds kHeld(300);
-  constexpr int kEntries = 16;  // Between two checks of the time.
+  constexpr int kEntries = 512;
   MutexLock lock(mutex_);
-  const auto end = std::chrono::steady_clock::now() + kHeld;
-  do {
-    for (int i = 0; i < kEntries && *next < index_.ids(); ++i, ++*next) {
-      if (Entry* const entry = index_.of(static_cast<KeyId>(*next)); !entry->erased) erase(entry);
-    }
-    sweep();
-  } while (*next < index_.ids() && std::chrono::steady_clock::now() < end);
+  for (int i = 0; i < kEntries && *next < index_.ids(); ++i, ++*next) {
+    if (Entry* const entry = index_.of(static_cast<KeyId>(*next)); !entry->erased) erase(entry);
+  }
+  sweep();
   return take_gone_under_mutex();
 }
 
@@ -115,10 +110,12 @@ std::vector<EntryInfo> Store::entries() const {
     info.eager_reason = entry.eager_reason;
     info.error = std::string(entry.error.message());
     if (info.error.empty() && !entry.error.ok()) info.error = entry.error.ToString();
-    info.refusal = entry.noted().refusal;
-    info.stale = entry.noted().stale;
-    info.stray_work = entry.noted().stray_work;
-    info.values = entry.noted().values;
+    if (entry.notes != nullptr) {
+      info.refusal = entry.notes->refusal;
+      info.stale = entry.notes->stale;
+      info.stray_work = entry.notes->stray_work;
+      info.values = entry.notes->values;
+    }
     info.has_many_identities = entry.site.identity == kManyIdentities;
     info.family = policy_.family(entry.id);
     info.looked_for_siblings = policy_.is_read(entry.id);

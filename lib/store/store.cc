@@ -9,38 +9,39 @@
 
 namespace graphcache {
 
-// The entries that the policy considers for eviction or borrowing. Each is locked when the policy queries whether it is
-// idle, and stays locked until the end of the scope, so that no hit begins to use it. Used within the scope of the
-// store's lock.
+// The entries that the policy considers for eviction or borrowing. Each is locked, if it is idle, when the policy first
+// queries that, and stays locked until the end of the scope, so that no hit begins to use it. Used within the scope of
+// the store's lock.
 class Store::Locked {
  public:
   // `held` is an entry that this thread has locked already.
   Locked(Store& store, const Entry* held) : store_(store), held_(held) {}
   ~Locked() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    for (Entry* entry : entries_) store_.unlock_under_mutex(entry);
+    for (const auto& [entry, is_locked] : seen_) {
+      if (is_locked && entry->lock.unlock()) store_.unlocked_.notify_all();
+    }
   }
   Locked(const Locked&) = delete;
   Locked& operator=(const Locked&) = delete;
 
   bool try_lock(KeyId id) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     Entry* const entry = store_.index_.of(id);
-    if (entry == held_ || std::find(entries_.begin(), entries_.end(), entry) != entries_.end()) return true;
-    entries_.reserve(entries_.size() + 1);
-    if (!Index::try_lock_idle(entry)) return false;
-    entries_.push_back(entry);
-    return true;
+    if (entry == held_) return true;
+    const auto is_it = [&](const auto& seen) { return seen.first == entry; };
+    if (const auto seen = std::find_if(seen_.begin(), seen_.end(), is_it); seen != seen_.end()) return seen->second;
+    seen_.emplace_back(entry, false);
+    return seen_.back().second = Index::try_lock_idle(entry);
   }
-  // Passes the entry's lock to the caller, if this has locked it.
-  void give(const Entry* entry) {
-    if (const auto found = std::find(entries_.begin(), entries_.end(), entry); found != entries_.end()) {
-      entries_.erase(found);
-    }
+  // Passes the lock of an entry to the caller, unless the caller has held it all along.
+  Entry* give(Entry* entry) {
+    for (auto& [one, is_locked] : seen_) is_locked = is_locked && one != entry;
+    return entry;
   }
 
  private:
   Store& store_;
   const Entry* const held_;
-  absl::InlinedVector<Entry*, 8> entries_;
+  absl::InlinedVector<std::pair<Entry*, bool>, 8> seen_;  // And whether this holds its lock.
 };
 
 Entry* Store::find_free(const Key& key, const detail::Site& site) ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -212,50 +213,36 @@ void Store::described(Entry* locked, GraphFacts facts, const std::optional<std::
   std::move(threw).Cancel();
 }
 
-// An entry whose executable could be borrowed, locked, or null.
-Entry* Store::find_lender(const Entry* locked) {
-  const KeyId id = policy_.candidate(locked->id, {is_idle(), last_use_of()});
-  if (id == kNoKey) return nullptr;
-  Entry* const lender = index_.of(id);
-  return lender->lock.try_lock() ? lender : nullptr;
-}
-
 bool Store::decide(Entry* entry, Entry* lender, const Offer& offer, bool may_evict, Decision* made) {
   MutexLock lock(mutex_);
-  made->lender = lender != nullptr ? lender : find_lender(entry);
-  if (made->lender != lender) return false;
   sweep();
   Locked locked(*this, lender);
-  const auto lock_idle = [&](KeyId id) { return may_evict && locked.try_lock(id); };
-  Plan& plan = made->plan;
-  plan = policy_.plan(entry->id, offer, {lock_idle, last_use_of()});
-  // Runs end without the store's lock, so a lender may have become idle.
-  const bool somebody_loses = !plan.evict.empty() || plan.action == Plan::Action::kBorrow;
-  if (lender == nullptr && somebody_loses && policy_.candidate(entry->id, {lock_idle, last_use_of()}) != kNoKey) {
-    return false;
+  const auto lock_idle = [&](KeyId id) { return locked.try_lock(id); };
+  const auto lock_victim = [&](KeyId id) { return may_evict && locked.try_lock(id); };
+  if (lender == nullptr) {
+    const KeyId found = policy_.candidate(entry->id, {lock_idle, last_use_of()});
+    if (found != kNoKey) {
+      made->lender = locked.give(index_.of(found));
+      return false;
+    }
   }
+  Plan& plan = made->plan = policy_.plan(entry->id, offer, {lock_victim, last_use_of()});
+  made->lender = lender;
   made->victims.reserve(plan.evict.size());  // Nothing below throws.
-  carry_out(entry, made);
-  for (const Entry* victim : made->victims) locked.give(victim);
-  if (plan.action == Plan::Action::kBorrow) locked.give(made->lender);
-  return true;
-}
-
-void Store::carry_out(Entry* locked, Decision* made) {
-  const Plan& plan = made->plan;
-  policy_.done(locked->id, plan);
+  policy_.done(entry->id, plan);
   for (const KeyId id : plan.evict) {
-    made->victims.push_back(index_.of(id));
+    made->victims.push_back(locked.give(index_.of(id)));
     count_eviction(made->victims.back());
   }
   if (plan.action == Plan::Action::kBorrow) {
-    made->lender = index_.of(plan.lender);
+    made->lender = locked.give(index_.of(plan.lender));
     index_.set_state(made->lender, State::kRecorded);
     made->lender->executable_lost = Loss::kLent;
   }
-  if (plan.action == Plan::Action::kDirect) return;
-  locked->rule = plan.rule;
-  index_.set_state(locked, State::kLive);
+  if (plan.action == Plan::Action::kDirect) return true;
+  entry->rule = plan.rule;
+  index_.set_state(entry, State::kLive);
+  return true;
 }
 
 void Store::undone(Entry* locked, Entry* lender, const Plan& plan) {
@@ -271,9 +258,8 @@ Entry* Store::evict_one(const Entry* in_favour_of) {
   const auto lock_idle = [&](KeyId id) { return locked.try_lock(id); };
   const KeyId id = policy_.victim(in_favour_of->id, {lock_idle, last_use_of()});
   if (id == kNoKey) return nullptr;
-  Entry* const victim = index_.of(id);
+  Entry* const victim = locked.give(index_.of(id));
   count_eviction(victim);
-  locked.give(victim);
   return victim;
 }
 
@@ -350,24 +336,36 @@ void Store::enter(Entry* locked) {
   ++locked->users;
 }
 
-Store::Gone Store::leave(Entry* entered, std::optional<EagerReason> direct) {
+bool Store::note(Entry* locked, std::vector<Counted> Notes::*kind, const std::string& text,
+                 absl::FunctionRef<bool(const std::string&)> is_same) {
+  constexpr std::size_t kMost = 32;  // The texts contain handles and values, so their number has no other limit.
+  MutexLock lock(mutex_);
+  std::vector<Counted>& known = locked->note().*kind;
+  for (Counted& one : known) {
+    if (!is_same(one.text)) continue;
+    one.text = text;
+    ++one.count;
+    return false;
+  }
+  if (known.size() == kMost) return false;
+  known.push_back({text, 1});
+  return true;
+}
+
+Store::Gone Store::leave(Entry* entered) {
   MutexLock lock(mutex_);
   --entered->users;
-  if (direct) count_direct_under_mutex(entered, *direct);
   if (!entered->erased) return nullptr;
   sweep();
   return take_gone_under_mutex();
 }
 
-void Store::count_direct(Entry* locked, EagerReason reason) {
+void Store::count_direct(Entry* entry, EagerReason reason) {
+  ++totals.eager_reasons[static_cast<std::size_t>(reason)];
+  if (entry == nullptr) return;
   MutexLock lock(mutex_);
-  count_direct_under_mutex(locked, reason);
-}
-
-void Store::count_direct_under_mutex(Entry* entry, EagerReason reason) {
   entry->outcomes[static_cast<int>(Outcome::kEager)].add(1);
   entry->eager_reason = reason;
-  count_direct(reason);
 }
 
 // The entry can no longer be found. If a run has it, that run will see at its end that a wait was announced, and sweep.

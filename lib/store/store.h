@@ -10,6 +10,7 @@
 
 #include <absl/base/thread_annotations.h>
 #include <absl/container/inlined_vector.h>
+#include <absl/functional/function_ref.h>
 #include <absl/status/status.h>
 #include <absl/types/span.h>
 
@@ -97,8 +98,7 @@ class Store {
     absl::InlinedVector<Entry*, 4> victims;  // Locked for the caller, or its lender.
   };
   // Without a lender, `locked` first looks for one, and if there is one returns false with it. Else the plan counts
-  // from here on: the victims must lose their executables, and the lender is the one to borrow from. Returns false
-  // without a lender if one has become available in the meantime.
+  // from here on: the victims must lose their executables, and the lender is the one to borrow from.
   bool decide(Entry* locked, Entry* lender, const Offer& offer, bool may_evict, Decision* made)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // The entry could not borrow, and the lender has its executable again.
@@ -119,18 +119,14 @@ class Store {
   // The entry that loses its graph because there are too many. Takes no lock if there are not.
   Entry* drop_surplus() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Keeps an entry until leave() while its run calls `fn` without its lock. leave() counts the run if it was direct.
+  // Keeps an entry until leave() while its run calls `fn` without its lock.
   void enter(Entry* locked) ABSL_LOCKS_EXCLUDED(mutex_);
-  [[nodiscard]] Gone leave(Entry* entered, std::optional<EagerReason> direct) ABSL_LOCKS_EXCLUDED(mutex_);
-  void count_direct(EagerReason reason) { ++totals.eager_reasons[static_cast<std::size_t>(reason)]; }
-  void count_direct(Entry* locked, EagerReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Notes a text. Returns whether it is new: see Notes::count().
-  template <class IsSame>
-  bool note(Entry* locked, std::vector<Counted> Notes::*kind, const std::string& text, const IsSame& is_same)
-      ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock lock(mutex_);
-    return Notes::count(&(locked->note().*kind), text, is_same);
-  }
+  [[nodiscard]] Gone leave(Entry* entered) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Counts a direct run of the entry, which is locked or entered, or of none.
+  void count_direct(Entry* entry, EagerReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Counts a text. `is_same` says whether it takes the place of a known one. Returns whether it is new.
+  bool note(Entry* locked, std::vector<Counted> Notes::*kind, const std::string& text,
+            absl::FunctionRef<bool(const std::string&)> is_same) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- What a program asks for ----
 
@@ -164,18 +160,12 @@ class Store {
     return index_.take_gone();
   }
   void wait() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void unlock_under_mutex(Entry* locked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (locked->lock.unlock()) unlocked_.notify_all();
-  }
   void count_templates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { has_surplus_ = index_.templates() > max_templates_; }
-  Entry* find_lender(const Entry* locked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void carry_out(Entry* locked, Decision* made) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void count_eviction(Entry* victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void lose_executable(Entry* locked, Loss why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void lose_template(Entry* locked, Loss why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void erase(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void count_direct_under_mutex(Entry* entry, EagerReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // What the policy asks: when a key was last used, whether it is idle; and the index: whether an entry is pinned.
   auto last_use_of() const {

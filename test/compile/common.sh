@@ -34,7 +34,8 @@ check() {
   fi
 }
 
-# take FILE...: sets the sources for check_sources. Headers among the files are generated ones that these include.
+# take FILE...: sets the sources for check_sources. Headers among the files are generated ones that these include. Units
+# include sources (lib/meson.build).
 take() {
   sources=()
   local file
@@ -44,10 +45,10 @@ take() {
   done
 }
 
-# check_sources COMMAND...: each source is a test case. As many run at once as there are cores; each leaves its output
-# and its result.
+# check_sources COMMAND...: each source, or each one that a unit includes, is a test case. As many run at once as there
+# are cores; each leaves its output and its result.
 check_sources() {
-  local source name
+  local source name count
   mkdir "$work/said" "$work/well"
   printf '%s\0' "${sources[@]}" | ROOT=$root WORK=$work xargs -0 -P "$(nproc)" -I '{}' sh -c '
     source=$1
@@ -58,7 +59,11 @@ check_sources() {
   ' sh '{}' "$@"
   for source in "${sources[@]}"; do
     name=${source#"$root"/}
-    check "$name" sh -c "cat '$work/said/${name//\//-}'; test -e '$work/well/${name//\//-}'"
+    count=1
+    if [[ $source == *_unit.cc ]]; then count=$(grep -c '^#include' "$source"); fi
+    for ((; count > 0; --count)); do
+      check "$name" sh -c "cat '$work/said/${name//\//-}'; test -e '$work/well/${name//\//-}'"
+    done
   done
 }
 

@@ -68,7 +68,7 @@ inline std::string text_of(const Plan& plan) {
   text += actions[static_cast<int>(plan.action)];
   if (plan.writes_slots) text += " with slots";
   if (plan.lender != kNoKey) text += " " + std::to_string(plan.lender);
-  if (plan.adds_set || plan.set_bytes != 0) text += ", add " + std::to_string(plan.set_bytes);
+  if (plan.set_bytes != 0) text += ", add " + std::to_string(plan.set_bytes);
   for (std::size_t i = 0; i < plan.evict.size(); ++i)
     text += (i == 0 ? ", evict " : " ") + std::to_string(plan.evict[i]);
   return text;
@@ -174,7 +174,7 @@ class PolicyCalls : public testing::Test {
   }
   Plan plan(KeyId key) {
     EXPECT_FALSE(policy().is_live(key)) << "a hit";
-    const Offer offer{candidate(key), /*has_set=*/false, look().facts(key).set_bytes};
+    const Offer offer{candidate(key), look().facts(key).set_bytes};
     return policy().plan(key, offer, view());
   }
   Plan run(KeyId key, const GraphFacts& facts) {

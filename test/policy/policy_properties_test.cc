@@ -378,7 +378,7 @@ class World {
   Plan plan_of_both(KeyId key, const Offer& offer, const Policy::View& view) {
     const Plan a = policies_[0].plan(key, offer, view), b = policies_[1].plan(key, offer, view);
     EXPECT_TRUE(a.action == b.action && a.rule == b.rule && a.lender == b.lender && a.evict == b.evict &&
-                a.adds_set == b.adds_set && a.set_bytes == b.set_bytes && a.writes_slots == b.writes_slots)
+                a.set_bytes == b.set_bytes && a.writes_slots == b.writes_slots)
         << "equal calls, other plans";
     return a;
   }
@@ -393,10 +393,7 @@ class World {
       }
       if (variety_.fails && random_.one_in(8)) pin(found, true);
       offer.lender = found;
-      if (has_table(found)) {
-        offer.has_set = has_set(found, key);
-        offer.set_bytes = facts(key).set_bytes;
-      }
+      if (has_table(found) && !has_set(found, key)) offer.set_bytes = facts(key).set_bytes;
       if (random_.one_in(10)) offer = {};  // It could not be locked.
     }
     const Plan plan = plan_of_both(key, offer, {idle_, last_use_});
@@ -422,7 +419,7 @@ class World {
     const bool lends_table = can_lend && has_table(offer.lender);
     const bool borrows = can_lend && (limits_.share == Share::kAlways || (!room && lends_table));
     // What the table must grow by, and who leaves for that.
-    const std::size_t growth = lends_table && !offer.has_set ? offer.set_bytes : 0;
+    const std::size_t growth = lends_table ? offer.set_bytes : 0;
     const std::vector<KeyId> for_set = leaving_for(0, growth, offer.lender);
     const bool set_fits = is_enough(for_set, 0, growth);
     // Who leaves for another executable.
@@ -432,8 +429,7 @@ class World {
     const bool is_brought_over =
         loser != kNoKey && is_plain(loser) && is_related(key) && facts(loser).signature == facts(key).signature;
 
-    EXPECT_EQ(plan.adds_set, plan.action == Action::kBorrow && plan.rule == Rule::kSibling && growth != 0);
-    EXPECT_EQ(plan.set_bytes, plan.adds_set ? growth : 0);
+    EXPECT_EQ(plan.set_bytes, plan.action == Action::kBorrow && plan.rule == Rule::kSibling ? growth : 0);
     EXPECT_EQ(plan.lender != kNoKey, plan.action == Action::kBorrow);
     if (plan.action == Action::kOwn) {
       EXPECT_EQ(plan.writes_slots, wants_slots(key));
@@ -510,7 +506,7 @@ class World {
         break;
       case Action::kBorrow:
         executable = std::exchange(keys_[plan.lender].executable, {});
-        if (plan.adds_set) add_set(&executable, key);
+        if (plan.set_bytes != 0) add_set(&executable, key);
         break;
     }
     for_both([&](Policy& policy) { policy.done(key, plan); });
@@ -547,7 +543,7 @@ class World {
     if (plan.action == Action::kTable || kind(key) == Kind::kSlots) refuse_device_updates(key);
     if (plan.action != Action::kBorrow) return true;
     if (lent.kind == Kind::kTable) {
-      if (!plan.adds_set) return true;
+      if (plan.set_bytes == 0) return true;
       refuse_device_updates(key);
       lose(plan.lender);
       lose(key);

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <limits>
-#include <optional>
 #include <thread>
 
 #include "store_support.h"
@@ -165,7 +164,7 @@ TEST_F(StoreTest, WhatIsInUseOrPinnedIsNotEvicted) {
   store().lose(entry, Loss::kFailed, true, false, absl::OkStatus());
   EXPECT_EQ(obtain(entry), "1: own");
   unlock(entry);
-  EXPECT_EQ(store().leave(entered, std::nullopt), nullptr);
+  EXPECT_EQ(store().leave(entered), nullptr);
   run(1);
   EXPECT_EQ(state(2), "recorded");
   run(2);
@@ -237,7 +236,7 @@ TEST_F(StoreTest, WhatIsInUseDoesNotLend) {
   EXPECT_EQ(text_of(decide(entry)), "direct");
   enter(in_use);
   EXPECT_EQ(text_of(decide(entry)), "direct");
-  EXPECT_EQ(store().leave(in_use, std::nullopt), nullptr);
+  EXPECT_EQ(store().leave(in_use), nullptr);
   store().pin(key(1), true);
   EXPECT_EQ(text_of(decide(entry)), "direct");
   EXPECT_EQ(state(1), "live");

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <set>
 #include <string>
 
@@ -200,7 +199,7 @@ TEST_F(StoreTemplatesTest, PinnedEntriesAndThoseInUseKeepTheirs) {
   store().pin(key(3), false);
   EXPECT_EQ(drop(), 3);
   EXPECT_EQ(drop(), 0);
-  EXPECT_EQ(store().leave(entered, std::nullopt), nullptr);
+  EXPECT_EQ(store().leave(entered), nullptr);
   EXPECT_EQ(drop(), 2);
   unlock(locked);
   EXPECT_EQ(drop(), 1);
@@ -279,13 +278,13 @@ TEST_F(StoreTest, AnEnteredEntryIsGoneWhenTheLastOneLeaves) {
   Entry* entry = find_free(1);
   store().enter(entry);
   enter(entry);
-  EXPECT_EQ(store().leave(entry, std::nullopt), nullptr);
+  EXPECT_EQ(store().leave(entry), nullptr);
   EXPECT_EQ(erase(1), 0);
   EXPECT_EQ(order(), names_of({}));
   EXPECT_EQ(now(), (Numbers{1, 1, 0, 1000}));
   EXPECT_EQ(store().take_gone(), nullptr);
   EXPECT_EQ(recycle(store().wake()), 0);
-  EXPECT_EQ(recycle(store().leave(entry, std::nullopt)), 1);
+  EXPECT_EQ(recycle(store().leave(entry)), 1);
   EXPECT_EQ(now(), (Numbers{0, 0, 0, 0}));
 }
 
@@ -294,7 +293,7 @@ TEST_F(StoreTest, AnEntryThatIsEnteredAndLockedIsGoneAfterBoth) {
     Entry* entry = claim(1);
     store().enter(entry);
     EXPECT_EQ(erase(1), 0);
-    const auto leave = [&] { return recycle(store().leave(entry, std::nullopt)); };
+    const auto leave = [&] { return recycle(store().leave(entry)); };
     EXPECT_EQ(leaves_first ? leave() : unlock(entry), 0);
     EXPECT_EQ(leaves_first ? unlock(entry) : leave(), 1);
   }
@@ -372,7 +371,7 @@ TEST_F(StoreTest, EraseSomeGoesOnUntilAllAreErased) {
   EXPECT_EQ(order(), names_of({}));
   EXPECT_EQ(now(), (Numbers{0, 1, 0, 0}));
   EXPECT_EQ(unlock(locked), 1);
-  EXPECT_EQ(recycle(store().leave(entered, std::nullopt)), 1);
+  EXPECT_EQ(recycle(store().leave(entered)), 1);
   EXPECT_EQ(now(), (Numbers{0, 0, 0, 0}));
   unlock(claim(1));
   EXPECT_EQ(recycle(store().erase_some(&next)), 0);

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -21,11 +20,12 @@ TEST_F(StoreTest, DirectRunsCountByTheirReason) {
   store().count_direct(entry, EagerReason::kNothingCaptured);
   EXPECT_EQ(info(1).eager_reason, EagerReason::kNothingCaptured);
   enter(entry);
-  EXPECT_EQ(store().leave(entry, EagerReason::kBudget), nullptr);
+  store().count_direct(entry, EagerReason::kBudget);
+  EXPECT_EQ(store().leave(entry), nullptr);
   EXPECT_EQ(info(1).eager_reason, EagerReason::kBudget);
-  store().count_direct(EagerReason::kBudget);  // of no entry
+  store().count_direct(nullptr, EagerReason::kBudget);
   store().enter(entry);
-  EXPECT_EQ(store().leave(entry, std::nullopt), nullptr);
+  EXPECT_EQ(store().leave(entry), nullptr);
   EXPECT_EQ(info(1).outcomes[static_cast<int>(Outcome::kEager)], 2u);
   Stats stats;
   stats.outcomes[static_cast<int>(Outcome::kEager)] = 10;
@@ -38,7 +38,8 @@ TEST_F(StoreTest, DirectRunsCountByTheirReason) {
 TEST_F(StoreTest, ADirectRunOfAnErasedEntryCounts) {
   Entry* entry = enter(claim(1));
   EXPECT_EQ(erase(1), 0);
-  EXPECT_EQ(recycle(store().leave(entry, EagerReason::kDisabled)), 1);
+  store().count_direct(entry, EagerReason::kDisabled);
+  EXPECT_EQ(recycle(store().leave(entry)), 1);
   EXPECT_EQ(stats().eager(EagerReason::kDisabled), 1u);
 }
 

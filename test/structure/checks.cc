@@ -273,7 +273,7 @@ std::string StructureChecker::find_fault(Core& core) {
   });
   std::string fault = fault_of(core, locked);
   IndexPeer::for_each(core.store.index_, [&](Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    if (locked.contains(entry)) core.store.unlock_under_mutex(entry);
+    if (locked.contains(entry) && entry->lock.unlock()) core.store.unlocked_.notify_all();
   });
   return fault;
 }

@@ -63,7 +63,8 @@ class Cache : public SimPolicy {
 
   Offer offer(KeyId key, KeyId lender) const {
     if (lender == kNoKey) return {};
-    return {lender, ledger_.has_set(executables_[lender], key), price::set_bytes(ledger_.graph(key))};
+    const bool has_set = ledger_.has_set(executables_[lender], key);
+    return {lender, has_set ? 0 : price::set_bytes(ledger_.graph(key))};
   }
 
   void carry_out(KeyId key, const Plan& plan) {
