@@ -273,10 +273,9 @@ bool KeyBytes::read(std::string_view bytes, Key* key) {
   std::string text;  // Nobody reads it.
   while (!reader.done()) render(reader, text);
   if (!reader.is_valid()) return false;
-  char inline_bytes[Key::kInlineBytes] = {};
-  const bool is_inline = bytes.size() <= Key::kInlineBytes;
-  if (is_inline && !bytes.empty()) std::memcpy(inline_bytes, bytes.data(), bytes.size());
-  *key = Key(is_inline ? inline_bytes : bytes.data(), bytes.size());
+  std::string padded(bytes);
+  padded.resize(std::max<size_t>(bytes.size(), Key::kInlineBytes));
+  *key = Key(padded.data(), bytes.size());
   return true;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstring>
 #include <type_traits>
 
@@ -42,6 +43,16 @@ cudaError_t launch_in_clusters(void (*kernel)(P...), dim3 grid, dim3 block, dim3
   config.numAttrs = cluster.x == 0 ? 0 : 1;
   void* arguments[] = {static_cast<void*>(&values)..., nullptr};
   return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments);
+}
+
+// The runtime's query, whose name changed in CUDA 13. The library's is by the driver (cuda/compat.h).
+inline cudaError_t dependencies_by_runtime(cudaGraphNode_t node, cudaGraphNode_t* dependencies,
+                                           cudaGraphEdgeData* edges, std::size_t* count) {
+#if CUDART_VERSION >= 13000
+  return cudaGraphNodeGetDependencies(node, dependencies, edges, count);
+#else
+  return cudaGraphNodeGetDependencies_v2(node, dependencies, edges, count);
+#endif
 }
 
 }  // namespace graphcache::test

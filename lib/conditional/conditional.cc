@@ -430,8 +430,7 @@ CallResult ConditionalCalls::add_node(cudaStream_t stream, const Conditional& no
 }
 
 void ConditionalCalls::set_condition(cudaStream_t stream, cudaKernel_t kernel, const ArgView* args, std::size_t count) {
-  const void* const symbol = reinterpret_cast<const void*>(kernel);
-  r_.launch(stream, {symbol, function_of_library(symbol)}, {1, 1}, args, count);
+  r_.launch(stream, reinterpret_cast<const void*>(kernel), /*of_library=*/true, {1, 1}, args, count);
 }
 
 // Returns false if the recording cannot be used any more.

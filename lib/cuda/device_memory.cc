@@ -1,51 +1,45 @@
 #include "cuda/device_memory.h"
 
-#include <utility>
+#include <algorithm>
 
 namespace graphcache {
 
 DeviceMemory::~DeviceMemory() { trim(); }
 
-CallResult DeviceMemory::take(std::size_t bytes, bool of_host, Block* out) {
-  Pieces piece = find_free(bytes, of_host);
-  if (piece == nullptr) {
-    piece = std::make_unique<Piece>();
-    piece->bytes = bytes;
-    piece->of_host = of_host;
-    {
-      MutexLock lock(mutex_);
-      piece->context = lost_contexts_;
+CallResult DeviceMemory::take(std::size_t bytes, Block* out, bool of_host) {
+  bytes = taken(bytes);
+  Pieces::iterator piece;
+  {
+    MutexLock lock(mutex_);
+    piece = std::find_if(free_.begin(), free_.end(),
+                         [&](const Piece& one) { return one.bytes == bytes && one.of_host == of_host; });
+    if (piece != free_.end()) {
+      taken_.splice(taken_.end(), free_, piece);
+    } else {
+      piece = taken_.insert(taken_.end(), {.bytes = bytes, .of_host = of_host});
     }
+  }
+  if (piece->at == nullptr) {
     RelaxedCaptureMode relaxed;
     const cudaError_t error = of_host ? cudaMallocHost(&piece->at, bytes) : cudaMalloc(&piece->at, bytes);
-    if (error != cudaSuccess) return {of_host ? "cudaMallocHost" : "cudaMalloc", error};
+    if (error != cudaSuccess) {
+      MutexLock lock(mutex_);
+      taken_.erase(piece);
+      return {of_host ? "cudaMallocHost" : "cudaMalloc", error};
+    }
   }
-  Piece* const given = piece.release();
   // If this throws, the memory comes back.
-  *out = Block(given->at, [self = shared_from_this(), given](void*) { self->give(Pieces(given)); });
+  *out = Block(piece->at, [self = shared_from_this(), piece](void*) { self->give(piece); });
   return {};
 }
 
-CallResult DeviceMemory::take_error_word(Block* out) {
-  const CallResult done = take(sizeof(int), /*of_host=*/true, out);
-  if (done.error == cudaSuccess) *static_cast<int*>(out->get()) = cudaSuccess;
-  return done;
-}
-
-DeviceMemory::Pieces DeviceMemory::find_free(std::size_t bytes, bool of_host) {
+void DeviceMemory::give(Pieces::iterator piece) noexcept {
   MutexLock lock(mutex_);
-  Pieces* at = &free_;
-  while (*at != nullptr && ((*at)->bytes != bytes || (*at)->of_host != of_host)) at = &(*at)->next;
-  Pieces found = std::move(*at);
-  if (found != nullptr) *at = std::move(found->next);
-  return found;
-}
-
-void DeviceMemory::give(Pieces piece) noexcept {
-  MutexLock lock(mutex_);
-  if (piece->context != lost_contexts_) return;
-  piece->next = std::move(free_);
-  free_ = std::move(piece);
+  if (piece->is_lost) {
+    taken_.erase(piece);
+  } else {
+    free_.splice(free_.begin(), taken_, piece);
+  }
 }
 
 CallResult DeviceMemory::stream(cudaStream_t* out) {
@@ -83,26 +77,21 @@ CallResult DeviceMemory::wait() const {
   return {"cudaFree", cudaFree(memory)};
 }
 
-DeviceMemory::Pieces DeviceMemory::take_all() {
-  MutexLock lock(mutex_);
-  return std::move(free_);
-}
-
-// Ends the list one by one, because the destructor of a long list would call itself as often.
 void DeviceMemory::trim() {
-  for (Pieces piece = take_all(); piece != nullptr; piece = std::move(piece->next)) {
-    destroy_quietly(piece->at, piece->of_host ? &cudaFreeHost : &cudaFree);
+  Pieces unused;
+  {
+    MutexLock lock(mutex_);
+    unused.swap(free_);
   }
+  for (const Piece& piece : unused) destroy_quietly(piece.at, piece.of_host ? &cudaFreeHost : &cudaFree);
 }
 
 void DeviceMemory::abandon() {
-  {
-    MutexLock lock(mutex_);
-    ++lost_contexts_;
-    late_error_ = cudaSuccess;
-    stream_.release();
-  }
-  for (Pieces piece = take_all(); piece != nullptr; piece = std::move(piece->next)) continue;
+  MutexLock lock(mutex_);
+  late_error_ = cudaSuccess;
+  stream_.release();
+  free_.clear();
+  for (Piece& piece : taken_) piece.is_lost = true;
 }
 
 }  // namespace graphcache

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <bit>
 #include <cstddef>
+#include <list>
 #include <memory>
 
 #include "cuda/errors.h"
@@ -34,12 +35,8 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
 
   // How much take() takes for so many bytes: a power of two, so that few sizes differ.
   static std::size_t taken(std::size_t bytes) { return std::bit_ceil(std::max(bytes, kLeast)); }
-  // Takes memory of the current device.
-  CallResult take(std::size_t bytes, Block* out) ABSL_LOCKS_EXCLUDED(mutex_) {
-    return take(taken(bytes), /*of_host=*/false, out);
-  }
-  // Takes a word of host memory in which the device can store an error.
-  CallResult take_error_word(Block* out) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes memory of the current device, or host memory that it can write to.
+  CallResult take(std::size_t bytes, Block* out, bool of_host = false) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The stream of copies, and of warm()'s uploads: the caller's may be busy for long. It is of the device that was
   // current at the first call.
@@ -57,33 +54,27 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   // An error of a launch whose executable is gone.
   void tell_late(cudaError_t error) { late_error_ = error; }
   const std::atomic<int>& late_error() const { return late_error_; }
-  bool has_late_error() const { return late_error_.load(std::memory_order_relaxed) != cudaSuccess; }
   cudaError_t take_late_error() { return static_cast<cudaError_t>(late_error_.exchange(cudaSuccess)); }
   // Drops everything that has been taken so far, because its context is lost.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  static constexpr std::size_t kLeast = 4096;
+  static constexpr std::size_t kLeast = 512;  // CUDA takes no less.
 
   struct Piece {
     void* at = nullptr;
     std::size_t bytes = 0;
     bool of_host = false;
-    int context = 0;  // Number of the contexts that were lost before it was taken.
-    std::unique_ptr<Piece> next;
+    bool is_lost = false;  // Whether its context is.
   };
-  using Pieces = std::unique_ptr<Piece>;
+  using Pieces = std::list<Piece>;
 
-  CallResult take(std::size_t bytes, bool of_host, Block* out) ABSL_LOCKS_EXCLUDED(mutex_);
-  Pieces find_free(std::size_t bytes, bool of_host) ABSL_LOCKS_EXCLUDED(mutex_);
-  Pieces take_all() ABSL_LOCKS_EXCLUDED(mutex_);
-  void give(Pieces piece) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
+  void give(Pieces::iterator piece) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
 
   const int device_;
   Mutex mutex_;
   OwnedStream stream_ ABSL_GUARDED_BY(mutex_);  // Made at its first use.
-  Pieces free_ ABSL_GUARDED_BY(mutex_);
-  int lost_contexts_ ABSL_GUARDED_BY(mutex_) = 0;
+  Pieces free_ ABSL_GUARDED_BY(mutex_), taken_ ABSL_GUARDED_BY(mutex_);
   std::atomic<int> late_error_{cudaSuccess};
 };
 

@@ -37,6 +37,8 @@ const Driver& driver() {
     set(found.function_param_info, "cuFuncGetParamInfo", 12040);
     set(found.kernel_function, "cuKernelGetFunction");
     set(found.kernel_param_info, "cuKernelGetParamInfo", 12040);
+    set(found.function_name, "cuFuncGetName", 12030);
+    set(found.kernel_name, "cuKernelGetName", 12030);
 #if CUDART_VERSION < 12080
     set(found.load_library, "cuLibraryLoadData");
     set(found.unload_library, "cuLibraryUnload");

@@ -31,6 +31,8 @@ struct Driver {
   CUresult (*function_param_info)(CUfunction, std::size_t, std::size_t*, std::size_t*);
   CUresult (*kernel_function)(CUfunction*, CUkernel);
   CUresult (*kernel_param_info)(CUkernel, std::size_t, std::size_t*, std::size_t*);
+  CUresult (*function_name)(const char**, CUfunction);
+  CUresult (*kernel_name)(const char**, CUkernel);
 #if CUDART_VERSION < 12080  // for compat.h
   CUresult (*load_library)(CUlibrary*, const void*, CUjit_option*, void**, unsigned, CUlibraryOption*, void**,
                            unsigned);

@@ -77,13 +77,7 @@ bool Executable::update_fields(const SlotNode& node, const unsigned char* values
   bool changed = false;
   for (std::uint32_t i = 0; i < node.binding_count; ++i) {
     const Binding& binding = slots_.bindings[node.first_binding + i];
-    unsigned char* const target = slots_.fields.data() + binding.target;
-    unsigned char room[detail::kMaxConvertedBytes];
-    const unsigned char* const value = binding.bytes(values, room);
-    if (std::memcmp(target, value, binding.size) != 0) {
-      std::memcpy(target, value, binding.size);
-      changed = true;
-    }
+    changed |= binding.write(values, slots_.fields.data() + binding.target);
   }
   return changed;
 }
@@ -161,21 +155,23 @@ CallResult Executable::set_kernel(const SlotNode& node) {
 // supported"), so the node gets one byte of scratch memory instead.
 CallResult Executable::set_memcpy(const SlotNode& node) {
   constexpr const char* kCall = "cudaGraphExecMemcpyNodeSetParams1D";
-  MemcpyFields fields = slots_.as<MemcpyFields>(node);
-  if (fields.bytes > kMostBytes) return {kCall, cudaErrorInvalidValue, /*latches=*/false};
-  if (fields.bytes == 0) {
-    unsigned char* dst = nullptr;
-    unsigned char* src = nullptr;
-    if (const CallResult made = scratch_.bytes(node.dst_device, &dst); made.error != cudaSuccess) return made;
-    if (const CallResult made = scratch_.bytes(node.src_device, &src); made.error != cudaSuccess) return made;
-    fields = {dst, src + 1, 1};
-  } else if ((node.dst_must_stay && may_be_pageable(fields.dst)) ||
-             (node.src_must_stay && may_be_pageable(fields.src))) {
+  const cudaMemcpy3DParms& copy = slots_.as<cudaMemcpy3DParms>(node);
+  void* dst = copy.dstPtr.ptr;
+  const void* src = copy.srcPtr.ptr;
+  std::size_t bytes = copy.extent.width;
+  if (bytes > kMostBytes) return {kCall, cudaErrorInvalidValue, /*latches=*/false};
+  if (bytes == 0) {
+    unsigned char *to = nullptr, *from = nullptr;
+    if (const CallResult made = scratch_.bytes(node.dst_device, &to); made.error != cudaSuccess) return made;
+    if (const CallResult made = scratch_.bytes(node.src_device, &from); made.error != cudaSuccess) return made;
+    dst = to;
+    src = from + 1;
+    bytes = 1;
+  } else if ((node.dst_must_stay && may_be_pageable(dst)) || (node.src_must_stay && may_be_pageable(src))) {
     // The call would succeed, and the launch would destroy the context (docs/semantics.md).
     return {kCall, cudaErrorInvalidValue, /*latches=*/false};
   }
-  return {kCall, cudaGraphExecMemcpyNodeSetParams1D(exec_.get(), base_.nodes[node.index], fields.dst, fields.src,
-                                                    fields.bytes, node.kind)};
+  return {kCall, cudaGraphExecMemcpyNodeSetParams1D(exec_.get(), base_.nodes[node.index], dst, src, bytes, node.kind)};
 }
 
 CallResult Executable::set_memset(const SlotNode& node) {

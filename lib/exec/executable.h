@@ -71,7 +71,7 @@ class Executable {
   const Content& content() const { return *content_; }
   // What contents keep that it has held before the present one, since formers() was last emptied. Launches of theirs
   // may be in flight; these are over when a launch of the present content is.
-  using Formers = absl::InlinedVector<std::shared_ptr<Kept>, 1>;
+  using Formers = absl::InlinedVector<std::shared_ptr<Objects>, 1>;
   Formers& formers() { return formers_; }
   // Whether its nodes are in device memory, or will be before the next launch's work.
   bool is_in_place() const { return in_place_; }
@@ -140,7 +140,7 @@ class Executable {
   // A copy of what the executable holds. CUDA has no getters for it, and setting a node's parameters sets all of them
   // (fact 13).
   std::shared_ptr<const Content> content_;
-  std::shared_ptr<Kept> kept_;  // What the content keeps.
+  std::shared_ptr<Objects> kept_;  // What the content keeps.
   Formers formers_;
   // The content's slots with fields made from `values_`, except those that an updater node writes.
   Slots slots_;

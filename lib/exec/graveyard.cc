@@ -28,7 +28,7 @@ std::shared_ptr<std::atomic<bool>> flag_of(std::uint64_t context) {
 }  // namespace
 
 void Graveyard::add(std::list<Grave> place, std::unique_ptr<Executable> executable, Template graph,
-                    std::shared_ptr<Kept> kept, LaunchStream stream, Epitaph epitaph, bool set_aside) noexcept {
+                    std::shared_ptr<Objects> kept, LaunchStream stream, Epitaph epitaph, bool set_aside) noexcept {
   // Listeners hear of a graph's end even if an executable still has it as its base.
   if (executable == nullptr && graph.empty() && !epitaph.drops_graph) return;
   if (executable != nullptr) stream = executable->stream();

@@ -46,7 +46,7 @@ struct Grave {
   ~Grave();
 
   Epitaph epitaph;
-  std::shared_ptr<Kept> kept;  // What the graph keeps, or by itself what launches for a former content may still use.
+  std::shared_ptr<Objects> kept;  // What the graph keeps, or what launches for a former content may still use.
   Template graph;
   std::unique_ptr<Executable> executable;  // Must be destroyed before the graph.
   LaunchStream stream;                     // The stream of the last launch, if there was one.
@@ -72,8 +72,9 @@ class Graveyard {
   // that nothing that has an executable is without one; or empty. `stream` is that of the last launch, if there was
   // one. What is set aside waits for collect_all() with the cache's memory, so that no other thread's run destroys what
   // clear() has added, however much that is.
-  void add(std::list<Grave> place, std::unique_ptr<Executable> executable, Template graph, std::shared_ptr<Kept> kept,
-           LaunchStream stream, Epitaph epitaph, bool set_aside = false) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
+  void add(std::list<Grave> place, std::unique_ptr<Executable> executable, Template graph,
+           std::shared_ptr<Objects> kept, LaunchStream stream, Epitaph epitaph, bool set_aside = false) noexcept
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Releases them once the work that is enqueued on the stream now is complete, and empties the list. Leaves it as it
   // is if memory runs out.
   void keep_until_done(Executable::Formers& formers, const LaunchStream& stream) noexcept ABSL_LOCKS_EXCLUDED(mutex_);

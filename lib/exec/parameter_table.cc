@@ -64,14 +64,10 @@ bool ParameterTable::can_hold(const Content& to) const {
   const Content& base = *base_;
   if (to.nodes.size() != base.nodes.size() || to.values.size() != base.values.size()) return false;
   if (!same(base.slots, to.slots)) return false;
-  auto slot = base.slots.nodes.begin();
   for (std::uint32_t i = 0; i < base.nodes.size(); ++i) {
-    const bool has_slots = slot != base.slots.nodes.end() && slot->index == i;
-    slot += has_slots ? 1 : 0;
     // The host sets nodes that hold slots and that the device does not write, with all their parameters.
-    const Change how = change(base, to, i);
-    const bool by_host = has_slots && writes_[i] == Change::kNone;
-    if (how > writes_[i] && !by_host) return false;
+    const bool by_host = writes_[i] == Change::kNone && base.slots.node(i) != nullptr;
+    if (change(base, to, i) > writes_[i] && !by_host) return false;
   }
   return true;
 }
@@ -79,7 +75,7 @@ bool ParameterTable::can_hold(const Content& to) const {
 std::size_t ParameterTable::estimated_set_bytes(const Content& content) {
   std::size_t bytes = 0;
   for (const NodeContent& node : content.nodes) bytes += node.updatable ? aligned(node.size) + sizeof(unsigned) : 0;
-  return aligned(bytes);
+  return DeviceMemory::taken(bytes);
 }
 
 // A hash of what can_hold() compares.
@@ -104,13 +100,10 @@ std::uint64_t ParameterTable::class_of(const Content& content) {
     put(binding.size);
     put(binding.addend);
   }
-  auto slot = slots.nodes.begin();
   for (std::uint32_t i = 0; i < content.nodes.size(); ++i) {
     const NodeContent& node = content.nodes[i];
-    const bool has_slots = slot != slots.nodes.end() && slot->index == i;
-    const bool by_host = has_slots && !device_can_write(slots, *slot);
-    slot += has_slots ? 1 : 0;
-    if (by_host) continue;
+    const SlotNode* const slot = slots.node(i);
+    if (slot != nullptr && !device_can_write(slots, *slot)) continue;  // The host sets it.
     put(node.readable);
     put_pointer(node.kernel.func);
     put_pointer(node.kernel.kern);
@@ -173,36 +166,11 @@ ParameterTable::Set ParameterTable::make_set(const Content& of, bool whole) cons
   return built;
 }
 
-std::size_t ParameterTable::growth_for(const Set& set) const {
-  const std::size_t needed = block_for(set);
-  return blocks_.empty() && needed <= kBlock ? 0 : needed;
-}
-
-std::size_t ParameterTable::block_for(const Set& set) const {
-  const std::size_t needed = aligned(set.bytes.size());
-  return needed <= left_ ? 0 : DeviceMemory::taken(std::max(kBlock, needed));
-}
-
 CallResult ParameterTable::add(const Content& of, const Set& set) {
-  const std::size_t growth = block_for(set);
-  if (growth != 0) {
-    blocks_.reserve(blocks_.size() + 1);
-    DeviceMemory::Block block;
-    if (const CallResult taken = memory_->take(growth, &block); taken.error != cudaSuccess) return taken;
-    free_ = static_cast<unsigned char*>(block.get());
-    blocks_.push_back(std::move(block));
-    left_ = growth;
-  }
-  Place& place = places_[of.id];
-  const CallResult done = memory_->copy(free_, set.bytes.data(), set.bytes.size());
-  if (done.error != cudaSuccess) {
-    places_.erase(of.id);
-    return done;
-  }
-  place = {free_, set.differing};
-  const std::size_t taken = aligned(set.bytes.size());
-  free_ += taken;
-  left_ -= taken;
+  Place place{.memory = nullptr, .differing = set.differing};
+  CallResult done = memory_->take(set.bytes.size(), &place.memory);
+  if (done.error == cudaSuccess) done = memory_->copy(place.memory.get(), set.bytes.data(), set.bytes.size());
+  if (done.error == cudaSuccess) places_[of.id] = std::move(place);
   return done;
 }
 

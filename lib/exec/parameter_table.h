@@ -66,25 +66,17 @@ class ParameterTable {
   // Whether the content is the base or has a set.
   bool has(const Content& content) const { return places_.contains(content.id); }
 
-  // The smallest size of the memory blocks that sets are stored in. A table's device memory includes the first block
-  // from the beginning (UpdatedExecutable::estimated_device_bytes).
-  static constexpr std::size_t kBlock = 64 << 10;
-
-  // How much the table's device memory grows if it gets this set.
-  std::size_t growth_for(const Set& set) const;
-  // Adds the content's set, by a copy that its launches must follow.
+  // Adds the content's set, by a copy that its launches must follow. It takes DeviceMemory::taken() of its bytes.
   CallResult add(const Content& of, const Set& set);
 
   struct Place {
-    updater::ParameterSet set = nullptr;
+    DeviceMemory::Block memory;  // Of the set; null for the base's.
     std::size_t differing = 0;
   };
   // REQUIRES: has(of). The base always has a set.
   const Place& find(const Content& of) const { return places_.at(of.id); }
 
  private:
-  // The size of the block to be allocated for the set; 0 if the current block has room.
-  std::size_t block_for(const Set& set) const;
   bool fill(const updater::Piece& piece, const Content& of, std::uint32_t index, unsigned char* out) const;
 
   const std::shared_ptr<const Content> base_;
@@ -96,9 +88,6 @@ class ParameterTable {
 
   std::unordered_map<std::uint64_t, Place> places_;  // Keyed by the content's id.
   const std::shared_ptr<DeviceMemory> memory_;
-  std::vector<DeviceMemory::Block> blocks_;
-  unsigned char* free_ = nullptr;  // The free part of the last block.
-  std::size_t left_ = 0;           // The size of `free_` in bytes.
 };
 
 }  // namespace graphcache

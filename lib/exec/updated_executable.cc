@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 #include <unordered_set>
 #include <utility>
@@ -67,10 +68,10 @@ struct Place {
 
 CallResult dependencies_of(cudaGraphNode_t node, std::vector<cudaGraphNode_t>* out) {
   std::size_t count = 0;
-  cudaError_t error = node_dependencies(node, false, nullptr, nullptr, &count);
+  cudaError_t error = node_dependencies(node, nullptr, nullptr, &count);
   out->resize(count);
   std::vector<cudaGraphEdgeData> edges(count);
-  if (error == cudaSuccess && count != 0) error = node_dependencies(node, false, out->data(), edges.data(), &count);
+  if (error == cudaSuccess && count != 0) error = node_dependencies(node, out->data(), edges.data(), &count);
   return {"cudaGraphNodeGetDependencies", error};
 }
 
@@ -126,7 +127,7 @@ std::size_t UpdatedExecutable::estimated_device_bytes(const Content& content) {
   constexpr std::size_t kPieceBytes = sizeof(updater::Piece) + sizeof(unsigned) + updater::kPiece + 1;
   const std::size_t plan = pieces * kPieceBytes + 2 * content.slots.bindings.size() * sizeof(updater::Update) +
                            sizeof(updater::Written) + 4 * updater::kSetAlignment;
-  return ParameterTable::kBlock + DeviceMemory::taken(plan);
+  return DeviceMemory::taken(plan);
 }
 
 CallResult UpdatedExecutable::instantiate(Template& from, std::shared_ptr<const Content> content, bool with_table,
@@ -219,7 +220,6 @@ CallResult UpdatedExecutable::add_updater_node(Updater& updater, bool with_table
 
   context_ = current_context();
   take_kernel(kernels);
-  holds_ = content_->id;
   const Pieces& pieces = written.pieces;
   if (with_table) {
     table_ = std::make_unique<ParameterTable>(content_, std::move(written.nodes), pieces.all, pieces.updates, memory_);
@@ -234,17 +234,15 @@ CallResult UpdatedExecutable::add_updater_node(Updater& updater, bool with_table
 // Decides which nodes the device writes, and makes these device-updatable. Fails if there are none.
 CallResult UpdatedExecutable::make_updatable(Updater& updater, bool with_table, WrittenNodes* out) {
   Updater::Probed probed;
-  std::uint32_t slot = 0;
   std::memset(&out->highest, 0, sizeof out->highest);
   for (std::uint32_t i = 0; i < base_.nodes.size(); ++i) {
-    const bool has_slots = slot < slots_.nodes.size() && slots_.nodes[slot].index == i;
+    const SlotNode* const node = slots_.node(i);
     std::vector<updater::Update> updates;
     bool wanted = with_table && content_->nodes[i].updatable;
     bool grid = with_table && content_->nodes[i].grid_updatable;
     bool of_grid = false;
-    if (has_slots) {
-      const SlotNode& node = slots_.nodes[slot];
-      wanted = (wanted || !with_table) && device_can_write(slots_, node) && plan_slots(node, &updates);
+    if (node != nullptr) {
+      wanted = (wanted || !with_table) && device_can_write(slots_, *node) && plan_slots(*node, &updates);
       of_grid = std::any_of(updates.begin(), updates.end(), is_of_grid);
     }
     if (wanted && (grid || of_grid)) {
@@ -252,12 +250,10 @@ CallResult UpdatedExecutable::make_updatable(Updater& updater, bool with_table, 
       if (answer.error != cudaSuccess) return answer;
       wanted = grid || !of_grid;
     }
-    if (has_slots) {
-      if (!wanted) others_.push_back(slot);
-      written_ += wanted ? 1 : 0;
-      ++slot;
+    if (!wanted) {
+      if (node != nullptr) others_.push_back(static_cast<std::uint32_t>(node - slots_.nodes.data()));
+      continue;
     }
-    if (!wanted) continue;
     cudaGraphDeviceNode_t handle = nullptr;
     if (const CallResult made = make_updatable(base_.nodes[i], &handle, &out->highest); made.error != cudaSuccess) {
       return made;
@@ -308,22 +304,17 @@ CallResult UpdatedExecutable::add_to_base(cudaGraphNode_t behind, const std::vec
 }
 
 void UpdatedExecutable::take_kernel(const Updater::Kernels& kernels) {
-  if (parameter_size_ <= updater::kSmall) {
-    kernel_ = kernels[Updater::kSmall];
-    parameter_ = std::make_unique<unsigned char[]>(sizeof(updater::Values<updater::kSmall>));
-  } else if (parameter_size_ <= updater::kLarge) {
-    kernel_ = kernels[Updater::kLarge];
-    parameter_ = std::make_unique<unsigned char[]>(sizeof(updater::Values<updater::kLarge>));
-  } else {
-    kernel_ = kernels[Updater::kHuge];
-    parameter_ = std::make_unique<unsigned char[]>(sizeof(updater::Values<updater::kHuge>));
-  }
+  constexpr unsigned kSizes[] = {updater::kSmall, updater::kLarge, updater::kHuge};  // As Updater::Kernel.
+  const unsigned* const size = std::lower_bound(std::begin(kSizes), std::end(kSizes), parameter_size_);
+  kernel_ = kernels[static_cast<std::size_t>(size - kSizes)];
+  parameter_ = std::make_unique<unsigned char[]>(offsetof(Parameter, bytes) + *size);
 }
 
 // Uploads what the kernel reads.
 CallResult UpdatedExecutable::upload_plan(const std::vector<updater::Piece>& pieces,
                                           const std::vector<updater::Update>& updates) {
-  plan().piece_count = static_cast<unsigned>(pieces.size());
+  updater::Plan& plan = parameter().plan;
+  plan.piece_count = static_cast<unsigned>(pieces.size());
   std::vector<unsigned char> host(blocks() * sizeof(updater::Written));
   const auto append = [&](const void* bytes, std::size_t size) {
     const std::size_t at = detail::align_up(host.size(), updater::kSetAlignment);
@@ -337,24 +328,24 @@ CallResult UpdatedExecutable::upload_plan(const std::vector<updater::Piece>& pie
   const std::size_t base_at = append(base.data(), base.size());
 
   if (const CallResult taken = memory_->take(host.size(), &plan_); taken.error != cudaSuccess) return taken;
-  if (const CallResult taken = memory_->take_error_word(&error_); taken.error != cudaSuccess) return taken;
+  if (const CallResult taken = memory_->take(sizeof(int), &error_, /*of_host=*/true); taken.error != cudaSuccess) {
+    return taken;
+  }
+  plan.error = static_cast<int*>(error_.get());
+  *plan.error = cudaSuccess;
   auto* const device = static_cast<unsigned char*>(plan_.get());
-  plan().written = reinterpret_cast<updater::Written*>(device);
-  plan().pieces = reinterpret_cast<const updater::Piece*>(device + pieces_at);
-  plan().updates = reinterpret_cast<const updater::Update*>(device + updates_at);
-  plan().base = base.empty() ? nullptr : device + base_at;
-  plan().error = static_cast<int*>(error_.get());
+  plan.written = reinterpret_cast<updater::Written*>(device);
+  plan.pieces = reinterpret_cast<const updater::Piece*>(device + pieces_at);
+  plan.updates = reinterpret_cast<const updater::Update*>(device + updates_at);
+  plan.base = base.empty() ? nullptr : device + base_at;
   return memory_->copy(device, host.data(), host.size());
 }
 
 // Grids are checked here, because the device would report an error only later.
 CallResult UpdatedExecutable::write(const unsigned char* values, bool* changed) {
   for (const Source& source : sources_) {
-    unsigned char* const to = parameter_.get() + kBytesAt + source.at;
-    unsigned char room[detail::kMaxConvertedBytes];
-    const unsigned char* const value = source.binding.bytes(values, room);
-    if (std::memcmp(to, value, source.binding.size) == 0) continue;
-    std::memcpy(to, value, source.binding.size);
+    unsigned char* const to = parameter().bytes + source.at;
+    if (!source.binding.write(values, to)) continue;
     *changed = true;
     if (!source.is_grid) continue;
     dim3 grid;
@@ -375,7 +366,7 @@ UpdatedExecutable::~UpdatedExecutable() {
 
 CallResult UpdatedExecutable::patch(const detail::Call& call, std::size_t* patched_nodes) {
   bool changed = false;
-  if (!may_write()) {
+  if (!in_place_) {
     const CallResult by_host = Executable::patch(call, patched_nodes);
     // So that only a later change counts.
     return by_host.error != cudaSuccess ? by_host : write(call.values, &changed);
@@ -385,16 +376,17 @@ CallResult UpdatedExecutable::patch(const detail::Call& call, std::size_t* patch
     if (result.error != cudaSuccess) return result;
   }
   if (const CallResult written = write(call.values, &changed); written.error != cudaSuccess) return written;
-  *patched_nodes += changed ? written_ : 0;
-  if (table_ != nullptr && content_->id != holds_) {
+  *patched_nodes += changed ? slots_.nodes.size() - others_.size() : 0;
+  if (table_ != nullptr) {
     const ParameterTable::Place& place = table_->find(*content_);
-    *patched_nodes += place.differing;
-    held_set() = place.set;
-    holds_ = content_->id;
-    changed = true;
+    const auto set = static_cast<updater::ParameterSet>(place.memory.get());
+    if (std::exchange(parameter().set, set) != set) {
+      *patched_nodes += place.differing;
+      changed = true;
+    }
   }
   if (changed) {
-    if (++token() == 0) token() = 1;  // 0 stands in a new plan: the first launch writes nothing.
+    if (++parameter().token == 0) parameter().token = 1;  // 0 stands in a new plan: the first launch writes nothing.
     void* arguments[] = {parameter_.get()};
     CUDA_KERNEL_NODE_PARAMS params = driver_params(dim3(blocks()), dim3(updater::kThreads), 0, arguments);
     params.kern = reinterpret_cast<CUkernel>(kernel_);

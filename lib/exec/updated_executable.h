@@ -24,8 +24,7 @@ class UpdatedExecutable final : public Executable {
   // The number of nodes for which device_can_write() is true.
   static std::size_t writable_nodes(const Slots& slots);
 
-  // An upper bound of the device memory of an updater node with a table, with the first block of sets
-  // (ParameterTable::kBlock).
+  // An upper bound of the device memory of an updater node with a table, without the sets of members.
   static std::size_t estimated_device_bytes(const Content& content);
 
   // Instantiates a clone of `from`, which is unchanged.
@@ -38,11 +37,11 @@ class UpdatedExecutable final : public Executable {
   // Null if it shares nothing.
   ParameterTable* table() { return table_.get(); }
 
-  // Whether launches may write to its nodes. The first launch must not, unless put_in_place() was called. The driver
-  // puts the nodes of a new executable into device memory later than its stream suggests, but before that launch runs
-  // them (docs/semantics.md). Until then the host sets all nodes.
-  bool may_write() const { return in_place_; }
-  // Switches the executable to the set of `to`, which its table has, and to the call's values. REQUIRES: may_write().
+  // Launches may write to its nodes once these are in place. The driver puts the nodes of a new executable into device
+  // memory later than its stream suggests, but before the first launch runs them (docs/semantics.md). Until then the
+  // host sets all nodes.
+  //
+  // Switches the executable to the set of `to`, which its table has, and to the call's values. REQUIRES: is_in_place().
   // After a failure it must not be launched again.
   BroughtOver switch_set(std::shared_ptr<const Content> to, const detail::Call& call);
 
@@ -81,24 +80,16 @@ class UpdatedExecutable final : public Executable {
   bool find_source(const Binding& binding, bool is_grid, std::uint32_t residue, std::uint32_t* at);
   CallResult upload_plan(const std::vector<updater::Piece>& pieces, const std::vector<updater::Update>& updates);
   CallResult write(const unsigned char* values, bool* changed);
-  updater::Plan& plan() const { return *reinterpret_cast<updater::Plan*>(parameter_.get()); }
-  updater::ParameterSet& held_set() const {
-    return *reinterpret_cast<updater::ParameterSet*>(parameter_.get() + kSetAt);
-  }
-  unsigned& token() const { return *reinterpret_cast<unsigned*>(parameter_.get() + kTokenAt); }
-  unsigned blocks() const { return (plan().piece_count + updater::kThreads - 1) / updater::kThreads; }
-
-  static constexpr std::size_t kSetAt = offsetof(updater::Values<updater::kLarge>, set);
-  static constexpr std::size_t kTokenAt = offsetof(updater::Values<updater::kLarge>, token);
-  static constexpr std::size_t kBytesAt = offsetof(updater::Values<updater::kLarge>, bytes);
+  // The kernel's parameter. Its last member may be longer.
+  using Parameter = updater::Values<updater::kSmall>;
+  Parameter& parameter() const { return *reinterpret_cast<Parameter*>(parameter_.get()); }
+  unsigned blocks() const { return (parameter().plan.piece_count + updater::kThreads - 1) / updater::kThreads; }
 
   const std::shared_ptr<void> code_;
   const std::shared_ptr<DeviceMemory> memory_;
   std::vector<Source> sources_;
   std::uint32_t parameter_size_ = 0;   // Size of the values in the kernel's parameter.
   std::vector<std::uint32_t> others_;  // Indices of the slot nodes that the host sets.
-  std::size_t written_ = 0;            // Number of slot nodes that the updater node writes.
-  std::uint64_t holds_ = 0;            // The id of the content whose set the next launch writes.
   cudaGraphNode_t node_ = nullptr;     // The updater node.
   cudaKernel_t kernel_ = nullptr;
   CUcontext context_ = nullptr;                 // The context of the executable.

@@ -70,8 +70,6 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   captured.capture = recording.take_slots(captured.graph.nodes, &content.slots);
   if (captured.capture.ok()) captured.capture = inspect(captured.graph.nodes, call.site.type, &content);
   if (!captured.capture.ok()) return captured;
-  content.id = next_id();
-  content.node_count = captured.graph.nodes.size();
   content.values.assign(call.values, call.values + call.values_size);
   content.finds_values = call.gets_values();
   if (call.gets_values()) note_ranges(call, &content);
@@ -97,14 +95,6 @@ absl::Status take_fatal_error(Captured& captured) {
     return status;
   }
   return absl::OkStatus();
-}
-
-absl::Status enqueue(cudaStream_t stream, const detail::Call& call, Setter& setter) {
-  return detail::Recording(stream, call, detail::Recording::Mode::kDirect, setter).invoke();
-}
-
-absl::Status enqueue_inlined(cudaStream_t stream, const detail::Call& call, Setter& setter) {
-  return detail::Recording(stream, call, detail::Recording::Mode::kInlined, setter).invoke();
 }
 
 }  // namespace graphcache

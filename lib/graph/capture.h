@@ -26,8 +26,8 @@ struct Captured {
   bool empty_slot = false;
   Template graph;
   Content content;
-  std::shared_ptr<Kept> kept;  // Null if the graph keeps nothing.
-  Objects until_over;          // To be released when no lock is held.
+  std::shared_ptr<Objects> kept;  // Null if the graph keeps nothing.
+  Objects until_over;             // To be released when no lock is held.
   // Work that the graph misses, if it was watched: "kernel a(float*) was launched by bar() on stream 0 (the legacy
   // stream)". Each text appears once.
   std::vector<std::string> strays;
@@ -46,9 +46,5 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
 
 // Returns the error that destroyed the context, if there was one. The graph's handle is then dropped, not destroyed.
 absl::Status take_fatal_error(Captured& captured);
-
-// Calls `fn` directly or inside another run's capture.
-absl::Status enqueue(cudaStream_t stream, const detail::Call& call, Setter& setter);
-absl::Status enqueue_inlined(cudaStream_t stream, const detail::Call& call, Setter& setter);
 
 }  // namespace graphcache

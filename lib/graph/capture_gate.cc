@@ -8,14 +8,13 @@
 
 #include "cuda/mutex.h"
 #include "graph/capture_side.h"
+#include "graph/recording.h"
 
 namespace graphcache {
 namespace {
 
 // How often this thread holds each gate. A thread does not wait for its own captures, and they do not wait for it.
 thread_local std::map<const CaptureGate*, int> holds;
-// Whether this thread is capturing.
-thread_local bool captures = false;
 
 }  // namespace
 
@@ -46,12 +45,12 @@ CaptureGate::CaptureGate() : turns_(std::make_unique<Turns>()) {}
 CaptureGate::~CaptureGate() = default;
 
 void CaptureGate::lock() {
-  if (captures) return;
+  if (active_recording != nullptr) return;
   if (int& mine = holds[this]; mine++ == 0) turns_->enter(Turns::kPrograms);
 }
 
 void CaptureGate::unlock() {
-  if (captures) return;
+  if (active_recording != nullptr) return;
   const auto mine = holds.find(this);
   if (--mine->second != 0) return;
   holds.erase(mine);
@@ -60,11 +59,9 @@ void CaptureGate::unlock() {
 
 CaptureSide::CaptureSide(CaptureGate& gate) : gate_(gate), takes_part_(!holds.contains(&gate)) {
   if (takes_part_) gate_.turns_->enter(CaptureGate::Turns::kCaptures);
-  captures = true;
 }
 
 CaptureSide::~CaptureSide() {
-  captures = false;
   if (takes_part_) gate_.turns_->leave(CaptureGate::Turns::kCaptures);
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/compat.h"
 #include "cuda/errors.h"
 #include "graph/describe.h"
 #include "graph/fields.h"
@@ -23,15 +24,12 @@
 namespace graphcache {
 namespace {
 
-// Addresses of the host's memory, as a rule. A smaller value is rather a number, or two.
-bool is_host_range(std::uint64_t value) { return value >= std::uint64_t{1} << 38 && value < std::uint64_t{1} << 47; }
-
 // ---- Texts ----------------------------------------------------------------------------------------------------------
 
 // What a value points to if it may be a pointer, else empty.
 std::string place_of(std::uint64_t value) {
-  constexpr std::uint64_t kLeast = std::uint64_t{1} << 16, kEnd = std::uint64_t{1} << 57;
-  if (value < kLeast || value >= kEnd) return "";
+  // Addresses of the host's memory, as a rule. A smaller value is rather a number, or two.
+  constexpr std::uint64_t kLeast = std::uint64_t{1} << 38, kEnd = std::uint64_t{1} << 47;
   cudaPointerAttributes memory = {};
   if (cudaPointerGetAttributes(&memory, reinterpret_cast<const void*>(value)) != cudaSuccess) return "";
   switch (memory.type) {
@@ -42,7 +40,7 @@ std::string place_of(std::uint64_t value) {
     case cudaMemoryTypeHost:
       return "pinned host memory";
     default:
-      if (!is_host_range(value)) return "";
+      if (value < kLeast || value >= kEnd) return "";
       return is_on_this_threads_stack(reinterpret_cast<const void*>(value)) ? "on this thread's stack"
                                                                             : "pageable host memory or freed memory";
   }
@@ -163,10 +161,8 @@ class Comparison {
       if (!side.read()) return std::nullopt;
     }
     find_own_memory();
-    std::optional<std::string> found = compare_nodes();
-    if (found->empty()) found = compare_inner();
-    if (found && !found->empty()) absl::StrAppend(&*found, "; ", cure_);
-    return found;
+    const std::string found = compare_nodes();
+    return found.empty() ? compare_inner() : absl::StrCat(found, "; ", cure_);
   }
 
  private:
@@ -196,21 +192,19 @@ class Comparison {
   std::optional<std::string> compare_inner() const {
     const std::vector<InnerNodes>&kept = kept_.graph.inner, &now = now_.graph.inner;
     for (std::size_t i = 0; i < std::min(kept.size(), now.size()); ++i) {
-      if (kept[i].name != now[i].name) return was_and_is(absl::StrCat("part ", i), kept[i].name, now[i].name);
+      if (kept[i].name != now[i].name) {
+        return absl::StrCat(was_and_is(absl::StrCat("part ", i), kept[i].name, now[i].name), "; ", cure_);
+      }
       Template of_kept, of_now;
       of_kept.nodes = kept[i].nodes;
       of_now.nodes = now[i].nodes;
-      std::optional<std::string> found = Comparison(of_kept, of_now, *this).run_inner();
+      std::optional<std::string> found = Comparison(of_kept, of_now, *this).run();
       if (!found) return std::nullopt;
       if (!found->empty()) return absl::StrCat(kept[i].name, ", ", *found);
     }
     if (kept.size() == now.size()) return "";
-    return was_and_is("the number of parts of bodies", absl::StrCat(kept.size()), absl::StrCat(now.size()));
-  }
-
-  std::optional<std::string> run_inner() {
-    if (!kept_.read() || !now_.read()) return std::nullopt;
-    return compare_nodes();
+    return absl::StrCat(
+        was_and_is("the number of parts of bodies", absl::StrCat(kept.size()), absl::StrCat(now.size())), "; ", cure_);
   }
 
   // A block of memory that each recording got for itself.

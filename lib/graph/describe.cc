@@ -27,6 +27,7 @@ class Reader {
   Reader(const Template& from, Reading* reading) : from_(from), content_(reading->content), reading_(reading) {}
 
   std::optional<Signature> read() {
+    if (context_ == nullptr) return std::nullopt;
     content_.nodes.reserve(from_.nodes.size());
     signature_.reserve(from_.nodes.size() * kUsualSignature);
     put(static_cast<std::uint64_t>(from_.nodes.size()));
@@ -65,7 +66,7 @@ class Reader {
     content.readable = driver_.kernel_params(node, &content.kernel) == CUDA_SUCCESS;
     if (content.readable) {
       content.type = cudaGraphNodeTypeKernel;
-    } else if (node_type(node, by_driver_, &content.type) != cudaSuccess) {
+    } else if (node_type(node, &content.type) != cudaSuccess) {
       return false;
     }
     put(content.type);
@@ -99,12 +100,12 @@ class Reader {
   // Dependencies are read in the order of the array, because an update pairs nodes by it (fact 22).
   bool read_dependencies(cudaGraphNode_t node) {
     std::size_t count = dependencies_.size();
-    if (node_dependencies(node, by_driver_, dependencies_.data(), edges_.data(), &count) != cudaSuccess) return false;
+    if (node_dependencies(node, dependencies_.data(), edges_.data(), &count) != cudaSuccess) return false;
     if (count == dependencies_.size()) {  // The array may have been too small.
-      if (node_dependencies(node, by_driver_, nullptr, nullptr, &count) != cudaSuccess) return false;
+      if (node_dependencies(node, nullptr, nullptr, &count) != cudaSuccess) return false;
       dependencies_.resize(count + 1);
       edges_.resize(count + 1);
-      if (node_dependencies(node, by_driver_, dependencies_.data(), edges_.data(), &count) != cudaSuccess) return false;
+      if (node_dependencies(node, dependencies_.data(), edges_.data(), &count) != cudaSuccess) return false;
     }
     put(static_cast<std::uint32_t>(count));
     for (std::size_t i = 0; i < count; ++i) {
@@ -146,11 +147,7 @@ class Reader {
     // An update between two contexts fails.
     if (reading_ == nullptr) put(content.readable ? params.ctx : context_);
     content.grid_updatable = true;
-    if (reading_ != nullptr) {
-      keep_attributes(node);
-    } else if (!read_attributes(node, &content.grid_updatable)) {
-      return false;
-    }
+    if (!read_attributes(node, &content.grid_updatable) && reading_ == nullptr) return false;
     if (!content.readable) return true;
     const bool has_arguments = params.kernelParams != nullptr || params.extra != nullptr;
     const Layout layout = layout_of(params, has_arguments);
@@ -249,44 +246,38 @@ class Reader {
 
   // Reads all attributes, because an update refuses to change some and silently ignores others (fact 19).
   bool read_attributes(cudaGraphNode_t node, bool* grid_updatable) {
-    bool has_cluster = false;
+    bool is_fit = true, has_cluster = false;
     for (const KnownAttribute& known : kKnownAttributes) {
       if ((known.needs_cluster && !has_cluster) || known.since > driver_.version) continue;
+      CUlaunchAttributeValue value;
       bool is_set = false;
-      if (!read_attribute(node, known.id, &is_set)) return false;
+      is_fit &= read_attribute(node, known.id, &value, &is_set);
+      if (!is_set) continue;
+      if (reading_ != nullptr) reading_->parts.back().attributes.push_back({&known, value});
       // Updates do not support such nodes, and the host's patches take effect one launch late.
-      if (is_set && known.id == kDeviceUpdatable) return false;
-      has_cluster |= is_set && known.id == kClusterDimension;
-      if (is_set && (known.id == kClusterDimension || known.id == kCooperative)) *grid_updatable = false;
+      is_fit &= known.id != kDeviceUpdatable;
+      has_cluster |= known.id == kClusterDimension;
+      if (known.id == kClusterDimension || known.id == kCooperative) *grid_updatable = false;
     }
     // It is unknown what an update does with an attribute newer than this code.
     for (int id = kFirstUnknown; id <= kLastUnknown && driver_.version > kNewestVersion; ++id) {
-      bool is_set = false;
-      if (!read_attribute(node, id, &is_set) || is_set) return false;
-    }
-    put(0);
-    return true;
-  }
-
-  void keep_attributes(cudaGraphNode_t node) {
-    for (const KnownAttribute& known : kKnownAttributes) {
       CUlaunchAttributeValue value;
       bool is_set = false;
-      (void)driver_.read_attribute(node, static_cast<CUlaunchAttributeID>(known.id), &value, &is_set);
-      if (is_set) reading_->parts.back().attributes.push_back({&known, value});
+      is_fit &= read_attribute(node, id, &value, &is_set) && !is_set;
     }
+    put(0);
+    return is_fit;
   }
 
   // Returns false if the attribute could not be read. It may be missing if the driver does not know it or the device
   // does not support it.
-  bool read_attribute(cudaGraphNode_t node, int id, bool* is_set) {
-    CUlaunchAttributeValue value;
-    const CUresult result = driver_.read_attribute(node, static_cast<CUlaunchAttributeID>(id), &value, is_set);
+  bool read_attribute(cudaGraphNode_t node, int id, CUlaunchAttributeValue* value, bool* is_set) {
+    const CUresult result = driver_.read_attribute(node, static_cast<CUlaunchAttributeID>(id), value, is_set);
     if (result == CUDA_ERROR_INVALID_VALUE && id == kPreferredClusterDimension) return knows_one_cluster_size();
     if (result != CUDA_SUCCESS) return result == CUDA_ERROR_INVALID_VALUE && id > kLastOfTheOldestDriver;
     if (!*is_set) return true;
     put(id);
-    signature_.append(reinterpret_cast<const char*>(&value), sizeof value);
+    signature_.append(reinterpret_cast<const char*>(value), sizeof *value);
     return true;
   }
 
@@ -329,7 +320,7 @@ class Reader {
   bool read_memset(cudaGraphNode_t node, NodeContent& content) {
     cudaMemsetParams params;
     std::memset(&params, 0, sizeof params);
-    if (set_params(node, &params).error != cudaSuccess) return false;
+    if (cudaGraphMemsetNodeGetParams(node, &params) != cudaSuccess) return false;
     if (!put_memory(params.dst) && reading_ == nullptr) return false;
     put(params.elementSize);
     const bool flat = params.height <= 1;
@@ -345,10 +336,7 @@ class Reader {
 
   void keep_memory(cudaGraphNode_t node, NodeContent& content) {
     Allocation memory;
-    const CallResult done = content.type == cudaGraphNodeTypeMemAlloc
-                                ? allocated_memory(node, &memory.begin, &memory.size)
-                                : freed_memory(node, &memory.begin);
-    if (done.error == cudaSuccess) keep(content, memory);
+    if (node_memory(node, content.type, &memory).error == cudaSuccess) keep(content, memory);
   }
 
   bool read_host(cudaGraphNode_t node, NodeContent& content) {
@@ -361,8 +349,8 @@ class Reader {
   }
 
   const Driver& driver_ = driver();
-  const bool by_driver_ = has_context();
-  const CUcontext context_ = current_context();  // The context of the cache's device, which is current.
+  // The context of the cache's device, which is current.
+  const CUcontext context_ = has_context() ? current_context() : nullptr;
   const Template& from_;
   Content& content_;
   Reading* const reading_ = nullptr;  // Set if any graph is to be read.

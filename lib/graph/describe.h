@@ -26,12 +26,6 @@ std::string_view without_fixed_copies(const Signature& signature);
 // support one of its nodes or it could not be read.
 std::optional<Signature> describe(const Template& from, Content* content);
 
-// What a memory node allocates or frees, in place of CUDA's structures. What is freed has no size.
-struct Allocation {
-  void* begin = nullptr;
-  std::size_t size = 0;
-};
-
 // As much of any graph as can be read, for comparison with another recording of the same `fn` (compare.h).
 struct Reading {
   struct Attribute {
@@ -44,10 +38,10 @@ struct Reading {
     std::vector<Attribute> attributes;        // Those that are set, as far as they could be read.
   };
 
-  Content content;                   // Contains only nodes, bytes and arguments. Includes those of memory nodes.
+  Content content;                   // Contains only nodes, bytes and arguments. Memory nodes have an Allocation.
   std::vector<std::uint32_t> sizes;  // Size in bytes of each of Content::arguments.
-  Signature signature;               // Contains no launch attributes.
-  std::vector<Part> parts;           // One part for each node.
+  Signature signature;
+  std::vector<Part> parts;  // One part for each node.
 };
 // Returns nothing if the nodes' types or dependencies cannot be read.
 std::optional<Reading> read_all(const Template& from);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "cuda/compat.h"
 #include "cuda/driver.h"
 
 namespace graphcache {
@@ -54,9 +55,9 @@ std::vector<Field> fields_of(const Reading& reading, const Slots& slots, std::ui
   switch (node.type) {
     case cudaGraphNodeTypeMemcpy: {
       const auto copy = reading.content.params<cudaMemcpy3DParms>(node);
-      add(Kind::kAddress, "the target", "destination", copy.dstPtr.ptr, offsetof(MemcpyFields, dst));
-      add(Kind::kAddress, "the source", "source", copy.srcPtr.ptr, offsetof(MemcpyFields, src));
-      add(Kind::kNumber, "the size", "bytes", copy.extent.width, offsetof(MemcpyFields, bytes));
+      add(Kind::kAddress, "the target", "destination", copy.dstPtr.ptr, offsetof(cudaMemcpy3DParms, dstPtr.ptr));
+      add(Kind::kAddress, "the source", "source", copy.srcPtr.ptr, offsetof(cudaMemcpy3DParms, srcPtr.ptr));
+      add(Kind::kNumber, "the size", "bytes", copy.extent.width, offsetof(cudaMemcpy3DParms, extent.width));
       // Copies of one row have no pitches.
       const bool has_rows = copy.extent.height > 1 || copy.extent.depth > 1;
       const auto of_array = [](cudaArray_t array) { return reinterpret_cast<std::uintptr_t>(array); };
@@ -121,30 +122,20 @@ SlotNode& add_slot_node(const Content& content, std::uint32_t index, Slots* slot
   node.fields = static_cast<std::uint32_t>(detail::align_up(slots->fields.size(), alignof(std::max_align_t)));
   node.first_argument = static_cast<std::uint32_t>(slots->arguments.size());
   node.first_binding = static_cast<std::uint32_t>(slots->bindings.size());
-  const auto keep = [&](const auto& header, std::size_t size) {
-    node.fields_size = static_cast<std::uint32_t>(size);
-    slots->fields.resize(node.fields + size);
-    std::memcpy(slots->fields.data() + node.fields, &header, sizeof header);
-  };
-  if (of.type == cudaGraphNodeTypeMemcpy) {
-    const auto copy = content.params<cudaMemcpy3DParms>(of);
-    node.kind = copy.kind;
-    keep(MemcpyFields{copy.dstPtr.ptr, copy.srcPtr.ptr, copy.extent.width}, sizeof(MemcpyFields));
-  } else if (of.type == cudaGraphNodeTypeMemset) {
-    keep(content.params<cudaMemsetParams>(of), sizeof(cudaMemsetParams));
-  } else {
-    const CUDA_KERNEL_NODE_PARAMS& kernel = of.kernel;
-    find_kernel(kernel, &node);
-    keep(KernelFields{{kernel.gridDimX, kernel.gridDimY, kernel.gridDimZ},
-                      {kernel.blockDimX, kernel.blockDimY, kernel.blockDimZ},
-                      kernel.sharedMemBytes},
-         kFirstArgument + of.size);
-    const auto at = static_cast<std::uint32_t>(node.fields + kFirstArgument);
-    std::memcpy(slots->fields.data() + at, content.bytes.data() + of.bytes, of.size);
-    node.argument_count = of.argument_count;
-    for (std::uint32_t i = 0; i < of.argument_count; ++i) {
-      slots->arguments.push_back(at + content.arguments[of.first_argument + i]);
-    }
+  const auto at = static_cast<std::uint32_t>(node.fields + first_byte(of.type));
+  node.fields_size = at + of.size - node.fields;
+  slots->fields.resize(at + of.size);
+  std::memcpy(slots->fields.data() + at, content.bytes.data() + of.bytes, of.size);
+  if (of.type == cudaGraphNodeTypeMemcpy) node.kind = content.params<cudaMemcpy3DParms>(of).kind;
+  if (of.type != cudaGraphNodeTypeKernel) return node;
+  const CUDA_KERNEL_NODE_PARAMS& kernel = of.kernel;
+  find_kernel(kernel, &node);
+  slots->as<KernelFields>(node) = {{kernel.gridDimX, kernel.gridDimY, kernel.gridDimZ},
+                                   {kernel.blockDimX, kernel.blockDimY, kernel.blockDimZ},
+                                   kernel.sharedMemBytes};
+  node.argument_count = of.argument_count;
+  for (std::uint32_t i = 0; i < of.argument_count; ++i) {
+    slots->arguments.push_back(at + content.arguments[of.first_argument + i]);
   }
   return node;
 }

@@ -29,8 +29,10 @@ std::vector<Field> fields_of(const Reading& reading, const Slots& slots, std::ui
 // Sets the driver's handles of the kernel and of its context.
 void find_kernel(const CUDA_KERNEL_NODE_PARAMS& params, SlotNode* node);
 
-// Where a kernel's arguments begin in the fields of a node that was added by add_slot_node().
-inline constexpr std::size_t kFirstArgument = detail::align_up(sizeof(KernelFields), alignof(std::max_align_t));
+// Where the bytes of a node of a content (NodeContent::bytes) begin in the fields that add_slot_node() makes of them.
+constexpr std::size_t first_byte(cudaGraphNodeType type) {
+  return type == cudaGraphNodeTypeKernel ? detail::align_up(sizeof(KernelFields), alignof(std::max_align_t)) : 0;
+}
 
 // Adds a slot node with the parameters that were read of a kernel, copy or set, and without bindings.
 SlotNode& add_slot_node(const Content& content, std::uint32_t index, Slots* slots);

@@ -21,21 +21,6 @@ namespace {
 constexpr ValueSet bit(std::size_t value) { return ValueSet{1} << value; }
 std::size_t first_of(ValueSet set) { return static_cast<std::size_t>(absl::countr_zero(set)); }
 
-// A field of a slot node, and where it is among the parameters of the node that CUDA reports.
-struct FieldPlace {
-  std::size_t field, offset;
-};
-constexpr FieldPlace kOfCopy[] = {{offsetof(MemcpyFields, dst), offsetof(cudaMemcpy3DParms, dstPtr.ptr)},
-                                  {offsetof(MemcpyFields, src), offsetof(cudaMemcpy3DParms, srcPtr.ptr)}};
-constexpr FieldPlace kOfSet[] = {{offsetof(cudaMemsetParams, dst), offsetof(cudaMemsetParams, dst)},
-                                 {offsetof(cudaMemsetParams, value), offsetof(cudaMemsetParams, value)}};
-
-absl::Span<const FieldPlace> fields_of(cudaGraphNodeType type) {
-  return type == cudaGraphNodeTypeMemcpy   ? absl::Span<const FieldPlace>(kOfCopy)
-         : type == cudaGraphNodeTypeMemset ? absl::Span<const FieldPlace>(kOfSet)
-                                           : absl::Span<const FieldPlace>();
-}
-
 bool is_plain_copy(const cudaMemcpy3DParms& copy) {
   const auto at_start = [](const cudaPos& at) { return at.x == 0 && at.y == 0 && at.z == 0; };
   return copy.srcArray == nullptr && copy.dstArray == nullptr && copy.extent.height <= 1 && copy.extent.depth <= 1 &&
@@ -44,10 +29,6 @@ bool is_plain_copy(const cudaMemcpy3DParms& copy) {
 
 // Whether the word of a node can be set in an executable.
 bool can_be_set(const Content& content, const NodeContent& node, std::size_t offset) {
-  const auto is_field = [&] {
-    const auto fields = fields_of(node.type);
-    return std::any_of(fields.begin(), fields.end(), [&](const FieldPlace& one) { return one.offset == offset; });
-  };
   switch (node.type) {
     case cudaGraphNodeTypeKernel: {
       SlotNode found;
@@ -55,26 +36,13 @@ bool can_be_set(const Content& content, const NodeContent& node, std::size_t off
       return found.function != nullptr && found.foreign == nullptr;
     }
     case cudaGraphNodeTypeMemcpy:
-      return is_field() && is_plain_copy(content.params<cudaMemcpy3DParms>(node));
+      return (offset == offsetof(cudaMemcpy3DParms, dstPtr.ptr) || offset == offsetof(cudaMemcpy3DParms, srcPtr.ptr)) &&
+             is_plain_copy(content.params<cudaMemcpy3DParms>(node));
     case cudaGraphNodeTypeMemset:
-      return is_field();
+      return offset == offsetof(cudaMemsetParams, dst) || offset == offsetof(cudaMemsetParams, value);
     default:
       return false;
   }
-}
-
-// The same place in a slot node's fields and among its parameters.
-std::size_t field_at(cudaGraphNodeType type, std::size_t offset) {
-  for (const FieldPlace& one : fields_of(type)) {
-    if (one.offset == offset) return one.field;
-  }
-  return kFirstArgument + offset;
-}
-std::size_t parameter_at(cudaGraphNodeType type, std::size_t field) {
-  for (const FieldPlace& one : fields_of(type)) {
-    if (one.field == field) return one.offset;
-  }
-  return field - kFirstArgument;
 }
 
 bool is_other(const detail::ValuePlace& place, const Content& before, const Content& now) {
@@ -375,7 +343,7 @@ void FoundValues::bind(Content* content) const {
     SlotNode& node = slots.nodes.back();
     const std::size_t value = first_of(word.follows);
     Binding found = *binding(value, word, *content);
-    found.target = static_cast<std::uint32_t>(node.fields + field_at(node.type, word.offset));
+    found.target = static_cast<std::uint32_t>(node.fields + first_byte(node.type) + word.offset);
     slots.bindings.push_back(found);
     ++node.binding_count;
   }
@@ -429,9 +397,7 @@ void write_values(const Content& content, const unsigned char* values, std::uint
   const SlotNode* const node = content.slots.node(index);
   for (std::uint32_t i = 0; node != nullptr && i < node->binding_count; ++i) {
     const Binding& binding = content.slots.bindings[node->first_binding + i];
-    unsigned char room[detail::kMaxConvertedBytes];
-    std::memcpy(bytes + parameter_at(node->type, binding.target - node->fields), binding.bytes(values, room),
-                binding.size);
+    binding.write(values, bytes + (binding.target - node->fields - first_byte(node->type)));
   }
 }
 

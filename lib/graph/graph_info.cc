@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "cuda/driver.h"
 #include "cuda/errors.h"
 #include "graph/describe.h"
 #include "graph/fields.h"
@@ -49,7 +48,6 @@ GraphNode node_of(const Reading& reading, const Slots& slots, std::uint32_t inde
 
 bool read_graph_info(const Template& from, const Content& content, GraphInfo* info) {
   const LastErrorGuard last_error;
-  if (!has_context()) return false;
   const std::optional<Reading> reading = read_all(from);
   if (!reading) return false;
   for (std::uint32_t i = 0; i < from.nodes.size(); ++i) {

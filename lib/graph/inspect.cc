@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <utility>
 
 #include "cuda/compat.h"
 #include "cuda/driver.h"
@@ -25,28 +23,14 @@ const void* module_of(const void* address) {
 
 class Inspection {
  public:
-  Inspection(const Content& content, const void* place)
-      : slots_(content.slots), place_(place), kept_(content.kept_memory) {}
+  Inspection(const void* place, Content* content) : place_(place), content_(*content) {}
 
-  // Notes nodes that cannot be read, and fails only if the error has destroyed the context. `slot_nodes` are those of
-  // the nodes.
-  CallResult read(const std::vector<cudaGraphNode_t>& nodes, const std::vector<SlotNode>& slot_nodes) {
-    auto slot_node = slot_nodes.begin();
-    for (std::size_t i = 0; i < nodes.size(); ++i) {
-      if (!is_in_child_) index_ = i;
-      const bool has_slots = slot_node != slot_nodes.end() && slot_node->index == i;
-      const CallResult done = read(nodes[i], has_slots ? &*slot_node++ : nullptr);
-      if (is_fatal(done.error)) return done;
-      if (done.error != cudaSuccess) unread_ = done;
-    }
-    return {};
-  }
-
-  // Fills in what the content says of its nodes.
-  void describe(Content* content) {
-    content->shape = shape_;
-    content->conditional_count = conditionals_;
-    content->leaves_memory = leaves_memory();
+  // Fills in what the content says of its nodes. Notes nodes that cannot be read, and fails only if the error has
+  // destroyed the context.
+  CallResult read(const std::vector<cudaGraphNode_t>& nodes) {
+    const CallResult done = read(nodes, /*is_child=*/false);
+    content_.leaves_memory = leaves_memory();
+    return done;
   }
 
   absl::Status unfit() const {
@@ -74,11 +58,21 @@ class Inspection {
     });
   }
 
+  CallResult read(const std::vector<cudaGraphNode_t>& nodes, bool is_child) {
+    for (std::uint32_t i = 0; i < nodes.size(); ++i) {
+      if (!is_child) index_ = i;
+      const CallResult done = read(nodes[i], is_child ? nullptr : content_.slots.node(i));
+      if (is_fatal(done.error)) return done;
+      if (done.error != cudaSuccess) unread_ = done;
+    }
+    return {};
+  }
+
   CallResult read(cudaGraphNode_t node, const SlotNode* slot_node) {
     cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-    const CallResult found{"cudaGraphNodeGetType", node_type(node, by_driver_, &type)};
+    const CallResult found{"cudaGraphNodeGetType", node_type(node, &type)};
     if (found.error != cudaSuccess) return found;
-    shape_ = (shape_ + static_cast<std::uint64_t>(type) + 1) * 0x9e3779b97f4a7c15;
+    content_.shape = (content_.shape + static_cast<std::uint64_t>(type) + 1) * 0x9e3779b97f4a7c15;
     switch (type) {
       case cudaGraphNodeTypeMemcpy: {
         cudaMemcpy3DParms params = {};
@@ -93,17 +87,13 @@ class Inspection {
         if (done.error == cudaSuccess) lends_to_host_function_ = lends_to_host_function_ || may_be_gone(params);
         return done;
       }
-      case cudaGraphNodeTypeMemAlloc: {
-        void* memory = nullptr;
-        std::size_t bytes = 0;
-        const CallResult done = allocated_memory(node, &memory, &bytes);
-        if (done.error == cudaSuccess) allocated_.push_back({reinterpret_cast<std::uintptr_t>(memory), bytes});
-        return done;
-      }
+      case cudaGraphNodeTypeMemAlloc:
       case cudaGraphNodeTypeMemFree: {
-        void* memory = nullptr;
-        const CallResult done = freed_memory(node, &memory);
-        if (done.error == cudaSuccess) freed_.push_back(reinterpret_cast<std::uintptr_t>(memory));
+        Allocation memory;
+        const CallResult done = node_memory(node, type, &memory);
+        if (done.error != cudaSuccess) return done;
+        const auto begin = reinterpret_cast<std::uintptr_t>(memory.begin);
+        type == cudaGraphNodeTypeMemFree ? freed_.push_back(begin) : allocated_.push_back({begin, memory.size});
         return done;
       }
       case cudaGraphNodeTypeGraph: {
@@ -112,14 +102,10 @@ class Inspection {
         if (got.error != cudaSuccess) return got;
         std::vector<cudaGraphNode_t> nodes;
         const CallResult listed = list_nodes(child, &nodes);
-        if (listed.error != cudaSuccess) return listed;
-        const bool around = std::exchange(is_in_child_, true);
-        const CallResult done = read(nodes, /*slot_nodes=*/{});
-        is_in_child_ = around;
-        return done;
+        return listed.error != cudaSuccess ? listed : read(nodes, /*is_child=*/true);
       }
       case cudaGraphNodeTypeConditional:
-        ++conditionals_;
+        ++content_.conditional_count;
         return {};
       default:
         return {};
@@ -147,14 +133,15 @@ class Inspection {
 
   void add(const cudaMemcpy3DParms& copy, const SlotNode* slot_node) {
     const auto add_raw = [&](const cudaPitchedPtr& memory, const cudaPos& at, std::size_t field) {
-      const bool is_slot = slot_node != nullptr && slots_.binding(*slot_node, slot_node->fields + field) != nullptr;
+      const bool is_slot =
+          slot_node != nullptr && content_.slots.binding(*slot_node, slot_node->fields + field) != nullptr;
       if (is_slot || memory.ptr == nullptr) return;  // An array has no pointer.
       const std::size_t row = at.z * memory.ysize + at.y;
       const char* const begin = static_cast<const char*>(memory.ptr) + row * memory.pitch + at.x;
       copies_pageable_ = copies_pageable_ || (!is_own(begin) && !is_kept(begin) && is_pageable_memory(begin));
     };
-    add_raw(copy.srcPtr, copy.srcPos, offsetof(MemcpyFields, src));
-    add_raw(copy.dstPtr, copy.dstPos, offsetof(MemcpyFields, dst));
+    add_raw(copy.srcPtr, copy.srcPos, offsetof(cudaMemcpy3DParms, srcPtr.ptr));
+    add_raw(copy.dstPtr, copy.dstPos, offsetof(cudaMemcpy3DParms, dstPtr.ptr));
   }
 
   // Whether an earlier node allocates this memory, which the runtime does not know before the first launch. A later
@@ -166,22 +153,13 @@ class Inspection {
   }
 
   bool is_kept(const void* memory) const {
-    const std::less<> is_before;
-    return std::any_of(kept_.begin(), kept_.end(), [&](const KeptMemory& kept) {
-      const void* const end = static_cast<const char*>(kept.begin) + kept.bytes;
-      return kept.first_node <= index_ &&
-             (memory == kept.begin || (!is_before(memory, kept.begin) && is_before(memory, end)));
-    });
+    return std::any_of(content_.kept_memory.begin(), content_.kept_memory.end(),
+                       [&](const KeptMemory& kept) { return kept.first_node <= index_ && kept.contains(memory, 1); });
   }
 
-  const bool by_driver_ = has_context();
-  const Slots& slots_;
   const void* const place_;  // an address in the module of `fn`
-  const std::vector<KeptMemory>& kept_;
+  Content& content_;
   std::size_t index_ = 0;  // Index of the node that is read, or of the child graph's node that it is in.
-  bool is_in_child_ = false;
-  std::uint64_t shape_ = 0;
-  std::size_t conditionals_ = 0;
   bool copies_pageable_ = false;
   CallResult unread_;  // what the last node that could not be read has returned
   bool lends_to_host_function_ = false;
@@ -191,17 +169,14 @@ class Inspection {
 
 }  // namespace
 
-absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, Content* content) {
-  return inspect(nodes, nullptr, content);
-}
-
 absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, const void* place, Content* content) {
   const LastErrorGuard last_error;
-  Inspection inspection(*content, place);
-  if (const CallResult done = inspection.read(nodes, content->slots.nodes); done.error != cudaSuccess) {
+  if (!has_context()) return cuda_failure("cuCtxGetCurrent", cudaErrorDeviceUninitialized);
+  content->node_count = nodes.size();
+  Inspection inspection(place, content);
+  if (const CallResult done = inspection.read(nodes); done.error != cudaSuccess) {
     return cuda_failure(done.call, done.error);
   }
-  inspection.describe(content);
   return place == nullptr ? absl::OkStatus() : inspection.unfit();
 }
 

@@ -10,13 +10,14 @@
 
 namespace graphcache {
 
-// Fills in the content's shape, how many conditional nodes it has, and whether a node allocates memory that no node of
-// the graph frees. Call this once the content has its slots and its kept memory.
-absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, Content* content);
-// The same for a captured graph. Every launch uses the host memory that its nodes point to, although `fn` has returned.
-// So this returns an error if that memory may be gone: if a copy has pageable memory at an end that is neither kept nor
-// a slot, or if the data of a host function is on a stack, or in pageable memory that is neither kept nor static data.
-// For functions outside of the module of `fn`, which has the address `place`, only a stack counts.
+// Fills in what the content says of its nodes: their number and shape, how many are conditional, and whether one
+// allocates memory that none of them frees. Call this once the content has its slots and its kept memory.
+//
+// `place` is null for a graph that the program made, else an address in the module of the captured `fn`. Every launch
+// uses the host memory that captured nodes point to, although `fn` has returned. So this returns an error if that
+// memory may be gone. Such is pageable memory of a copy, unless it is kept or that end is a slot. Such is also the data
+// of a host function on a stack, or in pageable memory that is neither kept nor static data. For functions outside of
+// that module, only a stack counts.
 absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, const void* place, Content* content);
 
 // Sets `pageable` to whether this is host memory that no runtime call has allocated or registered. Memory that a graph

@@ -6,23 +6,17 @@
 #include <cstddef>
 #include <iterator>
 
-#include "cuda/compat.h"
+#include "cuda/driver.h"
 #include "graph/recorder_calls.h"
 
 namespace graphcache {
 
 std::string name_of(const CUDA_KERNEL_NODE_PARAMS& kernel) {
-  static const auto function_name =
-      reinterpret_cast<CUresult (*)(const char**, CUfunction)>(driver_function("cuFuncGetName", 12030));
-  static const auto kernel_name =
-      reinterpret_cast<CUresult (*)(const char**, CUkernel)>(driver_function("cuKernelGetName", 12030));
+  const Driver& by = driver();
   const char* name = nullptr;
-  bool found = false;
-  if (kernel.func != nullptr) {
-    found = function_name != nullptr && function_name(&name, kernel.func) == CUDA_SUCCESS;
-  } else {
-    found = kernel_name != nullptr && kernel_name(&name, kernel.kern) == CUDA_SUCCESS;
-  }
+  const bool found = kernel.func != nullptr
+                         ? by.function_name != nullptr && by.function_name(&name, kernel.func) == CUDA_SUCCESS
+                         : by.kernel_name != nullptr && by.kernel_name(&name, kernel.kern) == CUDA_SUCCESS;
   return found ? readable(name) : kUnknownName;
 }
 

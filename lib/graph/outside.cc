@@ -131,15 +131,16 @@ void note_ranges(const detail::Call& call, Content* content) {
 }
 
 HostSources::HostSources(const Template& graph, const Content& content) : content_(content) {
-  const bool by_driver = has_context();
+  if (!has_context()) return;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-    if (node_type(graph.nodes[i], by_driver, &type) != cudaSuccess || type != cudaGraphNodeTypeMemcpy) continue;
+    if (node_type(graph.nodes[i], &type) != cudaSuccess || type != cudaGraphNodeTypeMemcpy) continue;
     cudaMemcpy3DParms copy = {};
     if (copy_params(graph.nodes[i], &copy).error != cudaSuccess) continue;
     const SlotNode* const slots = content.slots.node(static_cast<std::uint32_t>(i));
     const bool follows =
-        slots != nullptr && content.slots.binding(*slots, slots->fields + offsetof(MemcpyFields, src)) != nullptr;
+        slots != nullptr &&
+        content.slots.binding(*slots, slots->fields + offsetof(cudaMemcpy3DParms, srcPtr.ptr)) != nullptr;
     if (const auto found = follows ? std::nullopt : hash(copy)) sources_.push_back({i, copy, *found});
   }
 }
@@ -157,12 +158,7 @@ std::string HostSources::change() const {
 std::optional<std::uint64_t> HostSources::hash(const cudaMemcpy3DParms& copy) const {
   const Range range = source_of(copy);
   if (range.begin == nullptr) return std::nullopt;
-  const auto is_kept = [&](const KeptMemory& kept) {
-    const std::less_equal<> up_to;
-    const auto* const begin = static_cast<const char*>(kept.begin);
-    return kept.begin == range.begin ||
-           (up_to(begin, range.begin) && up_to(range.begin + range.size, begin + kept.bytes));
-  };
+  const auto is_kept = [&](const KeptMemory& kept) { return kept.contains(range.begin, range.size); };
   cudaPointerAttributes attributes = {};
   if (cudaPointerGetAttributes(&attributes, range.begin) != cudaSuccess) return std::nullopt;
   if (attributes.type == cudaMemoryTypeHost) {

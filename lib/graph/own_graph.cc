@@ -172,9 +172,7 @@ absl::Status take(const Graph& made, const detail::Call& call, Template* out, Co
   if (const CallResult listed = out->list_nodes(); listed.error != cudaSuccess) {
     return cuda_failure(listed.call, listed.error);
   }
-  if (absl::Status status = inspect(out->nodes, content); !status.ok()) return status;
-  content->id = next_id();
-  content->node_count = out->nodes.size();
+  if (absl::Status status = inspect(out->nodes, /*place=*/nullptr, content); !status.ok()) return status;
   content->values.assign(call.values, call.values + call.values_size);
   if (made.bound.empty()) return absl::OkStatus();
   const std::optional<Reading> reading = read_all(*out);
@@ -200,8 +198,8 @@ Captured make_graph(const detail::Call& call, int of_device) {
   made.fn = graph.status();
   if (graph.ok() && graph->give_away) made.graph.graph = OwnedGraph(graph->graph);
   if (graph.ok() && graph->owner != nullptr) {
-    made.kept = std::make_shared<Kept>();
-    made.kept->objects.push_back(graph->owner);
+    made.kept = std::make_shared<Objects>();
+    made.kept->push_back(graph->owner);
     made.content.kept = made.kept;
   }
   if (const cudaError_t error = last_error.caused(); error != cudaSuccess) {

@@ -141,12 +141,7 @@ bool Recording::take(SlotNode& node, const ArgView& arg, std::size_t field) {
   }
   slots_.bindings.push_back({static_cast<std::uint32_t>(field), arg.size, arg.offset, arg.convert});
   ++node.binding_count;
-  const unsigned char* value = call_.values + arg.offset;
-  if (arg.convert != nullptr) {
-    arg.convert(value, target);
-  } else {
-    std::memcpy(target, value, arg.size);
-  }
+  slots_.bindings.back().write(call_.values, target);
   return true;
 }
 
@@ -316,11 +311,11 @@ void Recording::skip_empty(const ArgView& bytes) {
 
 void Recording::launch(cudaStream_t stream, const void* kernel, const LaunchShape& shape, const ArgView* args,
                        std::size_t count) {
-  if (may_enqueue(stream, "rec.launch", kernel)) launch(stream, Setter::Kernel{kernel, nullptr}, shape, args, count);
+  if (may_enqueue(stream, "rec.launch", kernel)) launch(stream, kernel, /*of_library=*/false, shape, args, count);
 }
 
-void Recording::launch(cudaStream_t stream, const Setter::Kernel& kernel, const LaunchShape& shape, const ArgView* args,
-                       std::size_t count) {
+void Recording::launch(cudaStream_t stream, const void* kernel, bool of_library, const LaunchShape& shape,
+                       const ArgView* args, std::size_t count) {
   const std::size_t header = align_up(sizeof(KernelFields), kAlignment);
   std::size_t size = header;
   for (std::size_t i = 0; i < count; ++i) size += align_up(args[i].size, kAlignment);
@@ -342,8 +337,8 @@ void Recording::launch(cudaStream_t stream, const Setter::Kernel& kernel, const 
   const KernelFields fields = slots_.as<KernelFields>(node);
   ArgumentPointers arguments;
   slots_.point_to_arguments(node, &arguments);
-  const cudaError_t error = launch_kernel(kernel.symbol, kernel.function, fields.grid, fields.block, arguments.data(),
-                                          fields.shared_bytes, stream);
+  const cudaError_t error =
+      launch_kernel(kernel, of_library, fields.grid, fields.block, arguments.data(), fields.shared_bytes, stream);
   if (error != cudaSuccess) {
     const auto text_of = [](const dim3& of) { return absl::StrCat("(", of.x, ", ", of.y, ", ", of.z, ")"); };
     return fail(broken(absl::StrCat(calls_.last(), ", grid ", text_of(fields.grid), ", block ", text_of(fields.block),
@@ -361,7 +356,7 @@ void Recording::write(cudaStream_t stream, void* device, std::size_t bytes, cons
         "Recorder::write was called in a capture by other code: its graph may outlive the cache, whose code it needs"));
   }
   if (!reaches("Recorder::write", device)) return;
-  Setter::Kernel kernel;
+  cudaKernel_t kernel = nullptr;
   {
     LastErrorGuard last_error;  // The recorder reports it.
     const DeviceGuard current(setter_.device());
@@ -374,7 +369,8 @@ void Recording::write(cudaStream_t stream, void* device, std::size_t bytes, cons
   need(setter_.code());
   const Arg<void*> to(device);
   const ArgView args[] = {to.view(), value};
-  launch(stream, kernel, {1, static_cast<unsigned>(bytes)}, args, 2);
+  launch(stream, reinterpret_cast<const void*>(kernel), /*of_library=*/true, {1, static_cast<unsigned>(bytes)}, args,
+         2);
 }
 
 void Recording::need(std::shared_ptr<void> what) {
@@ -384,7 +380,7 @@ void Recording::need(std::shared_ptr<void> what) {
 
 void Recording::keep(std::shared_ptr<const void> owner, std::size_t bytes) {
   Recording& of = outermost();
-  if (of.kept_ == nullptr) of.kept_ = std::make_shared<Kept>();
+  if (of.kept_ == nullptr) of.kept_ = std::make_shared<Objects>();
   std::size_t nodes = SIZE_MAX;
   if (mode_ != Mode::kDirect) {
     LastErrorGuard last_error;  // Without an answer, the memory is not promised.
@@ -395,26 +391,27 @@ void Recording::keep(std::shared_ptr<const void> owner, std::size_t bytes) {
     }
   }
   of.kept_memory_.push_back({owner.get(), bytes, nodes});
-  of.kept_->objects.push_back(std::move(owner));
+  of.kept_->push_back(std::move(owner));
 }
 
 void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView bytes, cudaMemcpyKind kind) {
   if (!may_enqueue(stream, "rec.memcpy")) return;
-  SlotNode node = begin(sizeof(MemcpyFields));
+  SlotNode node = begin(sizeof(cudaMemcpy3DParms));
   node.kind = kind;
-  if (!take(node, dst, node.fields + offsetof(MemcpyFields, dst)) ||
-      !take(node, src, node.fields + offsetof(MemcpyFields, src)) ||
-      !take(node, bytes, node.fields + offsetof(MemcpyFields, bytes))) {
+  if (!take(node, dst, node.fields + offsetof(cudaMemcpy3DParms, dstPtr.ptr)) ||
+      !take(node, src, node.fields + offsetof(cudaMemcpy3DParms, srcPtr.ptr)) ||
+      !take(node, bytes, node.fields + offsetof(cudaMemcpy3DParms, extent.width))) {
     return;
   }
-  const MemcpyFields fields = slots_.as<MemcpyFields>(node);
-  if (fields.bytes == 0) return skip_empty(bytes);
-  if (!is_size("Recorder::memcpy", fields.bytes)) return;
-  const cudaError_t error = cudaMemcpyAsync(fields.dst, fields.src, fields.bytes, kind, stream);
+  const cudaMemcpy3DParms copy = slots_.as<cudaMemcpy3DParms>(node);
+  const std::size_t size = copy.extent.width;
+  if (size == 0) return skip_empty(bytes);
+  if (!is_size("Recorder::memcpy", size)) return;
+  const cudaError_t error = cudaMemcpyAsync(copy.dstPtr.ptr, copy.srcPtr.ptr, size, kind, stream);
   if (error != cudaSuccess) return fail(broken("cudaMemcpyAsync", error));
   calls_.end();
   if (mode_ == Mode::kCapture && node.binding_count != 0) {
-    const cudaPointerAttributes to = attributes_of(fields.dst), from = attributes_of(fields.src);
+    const cudaPointerAttributes to = attributes_of(copy.dstPtr.ptr), from = attributes_of(copy.srcPtr.ptr);
     if (bytes.is_slot()) {
       node.dst_device = device_of(to);
       node.src_device = device_of(from);

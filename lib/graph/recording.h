@@ -93,7 +93,7 @@ class Recording {
   // driver does not report how to set it.
   absl::Status take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slots);
   // Moves out what the graph keeps alive.
-  std::shared_ptr<Kept> take_kept(Content* content) {
+  std::shared_ptr<Objects> take_kept(Content* content) {
     content->kept = kept_;
     content->kept_memory = std::move(kept_memory_);
     return std::move(kept_);
@@ -149,7 +149,7 @@ class Recording {
   bool is_size(const char* call, std::size_t bytes);
   // Makes the run fail if a kernel that accesses this memory would lose the context (docs/semantics.md).
   bool reaches(const char* call, const void* memory);
-  void launch(cudaStream_t stream, const Setter::Kernel& kernel, const LaunchShape& shape, const ArgView* args,
+  void launch(cudaStream_t stream, const void* kernel, bool of_library, const LaunchShape& shape, const ArgView* args,
               std::size_t count);
 
   const cudaStream_t stream_;
@@ -168,7 +168,7 @@ class Recording {
   bool is_stopped_ = false;
   Slots slots_;
   std::vector<cudaGraphNode_t> slot_nodes_;  // The handles of slots_.nodes.
-  std::shared_ptr<Kept> kept_;
+  std::shared_ptr<Objects> kept_;
   std::vector<KeptMemory> kept_memory_;
   Objects until_over_;
   bool in_part_ = false;  // Whether a part is being recorded.

@@ -26,15 +26,11 @@ namespace graphcache {
 // An id of a recording or a content, unique in the process. The first one is 1.
 std::uint64_t next_id();
 
-// The fields of a slot node as bytes. Bindings point into them, and the structures of CUDA calls are filled from them.
+// The fields of a slot node as bytes, into which bindings point: CUDA's parameters of a copy (cudaMemcpy3DParms) or set
+// (cudaMemsetParams), or these of a kernel, and then its arguments.
 struct KernelFields {
   dim3 grid, block;
   std::size_t shared_bytes;
-};
-struct MemcpyFields {
-  void* dst;
-  const void* src;
-  std::size_t bytes;
 };
 
 // One argument or field of a slot node that follows a slot.
@@ -62,6 +58,14 @@ struct Binding {
     }
     return room;
   }
+  // Writes these bytes. Returns whether they differ from those that were there.
+  bool write(const unsigned char* values, unsigned char* to) const {
+    unsigned char room[detail::kMaxConvertedBytes];
+    const unsigned char* const from = bytes(values, room);
+    if (std::memcmp(to, from, size) == 0) return false;
+    std::memcpy(to, from, size);
+    return true;
+  }
 };
 
 inline constexpr std::size_t kMostBytes = SIZE_MAX / 2;  // Of a copy or set. More is a negative number.
@@ -80,7 +84,7 @@ struct SlotNode {
   int dst_device = kHostMemory, src_device = kHostMemory;
   // Whether this end of a copy is a slot that must not become pageable memory.
   bool dst_must_stay = false, src_must_stay = false;
-  // Offset of its fields in the block: one of the structures above, then a kernel's arguments.
+  // Offset of its fields in the block.
   std::uint32_t fields = 0;
   std::uint32_t fields_size = 0;
   std::uint32_t first_argument = 0, argument_count = 0;
@@ -142,15 +146,17 @@ struct NodeContent {
 struct KeptMemory {
   const void* begin = nullptr;
   std::size_t bytes = 0;
-  std::size_t first_node =
-      0;  // Number of nodes before it was kept. Another object may have had its address until then.
+  // Number of nodes before it was kept. Another object may have had its address until then.
+  std::size_t first_node = 0;
+
+  bool contains(const void* memory, std::size_t size) const {
+    const std::size_t offset = reinterpret_cast<std::uintptr_t>(memory) - reinterpret_cast<std::uintptr_t>(begin);
+    return offset == 0 || (offset < bytes && size <= bytes - offset);
+  }
 };
 // What a graph keeps alive (Recorder::keep, Graph::owner). Its entry holds it, and so do executables that may have
 // launches of the graph in flight. It is released outside of captures and locks (graveyard.h).
 using Objects = std::list<std::shared_ptr<const void>>;
-struct Kept {
-  Objects objects;
-};
 
 // An allocation. Empty if there is none.
 struct AddressRange {
@@ -163,7 +169,7 @@ struct AddressRange {
 // What was captured. Shared by everything that holds or held it. It does not change, except that its nodes may be read
 // later by a thread with exclusive access to the template and to its executable, if there is one.
 struct Content {
-  std::uint64_t id = 0;     // See next_id().
+  std::uint64_t id = next_id();
   Key key;                  // The key whose graph it is.
   std::uint64_t entry = 0;  // EntryInfo::id of that key's entry.
   std::size_t node_count = 0;
@@ -178,7 +184,7 @@ struct Content {
   std::vector<AddressRange> ranges;          // The allocation that each of them was in at the capture.
   bool leaves_memory = false;                // Whether a node allocates memory that no node frees.
   std::vector<KeptMemory> kept_memory;
-  std::weak_ptr<Kept> kept;  // Null if the graph keeps nothing.
+  std::weak_ptr<Objects> kept;  // Null if the graph keeps nothing.
 
   // Whether its slots will hardly change.
   bool is_settled() const { return !finds_values || values_are_found; }

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "cuda/driver.h"
 #include "graph/setter.h"
 #include "setter_image.h"
 
@@ -14,14 +13,11 @@ Setter::Setter(int device, std::shared_ptr<DeviceMemory> memory, cudaStreamCaptu
       code_(setter_image, {setter::kSmallName, setter::kLargeName}),
       mode_(mode) {}
 
-CallResult Setter::load(std::size_t bytes, Kernel* out) {
+CallResult Setter::load(std::size_t bytes, cudaKernel_t* out) {
   DeviceCode<2>::Kernels kernels = {};
   const CallResult loaded = code_.load(&kernels);
-  if (loaded.error != cudaSuccess) return loaded;
-  const cudaKernel_t kernel = kernels[bytes <= setter::kSmall ? 0 : 1];
-  out->symbol = reinterpret_cast<const void*>(kernel);
-  out->function = function_of_library(out->symbol);
-  return {};
+  *out = kernels[bytes <= setter::kSmall ? 0 : 1];
+  return loaded;
 }
 
 }  // namespace graphcache

@@ -1,7 +1,7 @@
 // The kernels of Recorder::write() (setter.cu).
 #pragma once
 
-#include <cuda.h>
+#include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <memory>
@@ -24,16 +24,11 @@ class Component {
 // Thread-safe.
 class Setter {
  public:
-  struct Kernel {
-    const void* symbol = nullptr;   // The kernel for runtime launches.
-    CUfunction function = nullptr;  // The kernel for driver calls, or null if the driver does not report it.
-  };
-
   // `mode` is the mode of the cache's captures.
   Setter(int device, std::shared_ptr<DeviceMemory> memory, cudaStreamCaptureMode mode);
 
   int device() const { return device_; }
-  CallResult load(std::size_t bytes, Kernel* out);
+  CallResult load(std::size_t bytes, cudaKernel_t* out);
   std::shared_ptr<void> code() { return code_.code(); }
   // Made by the first call. There is one type of them.
   template <class T>

@@ -8,6 +8,7 @@
 #include "cuda/compat.h"
 #include "cuda/errors.h"
 #include "graph/own_graph.h"
+#include "graph/recording.h"
 #include "graphcache/status.h"
 #include "run/run.h"
 
@@ -70,7 +71,8 @@ absl::StatusOr<Outcome> Run::run_inlined() {
                                       "a child graph node"));
   }
   if (const char* const unfit = call_.unfit(); unfit != nullptr) return failed(absl::InvalidArgumentError(unfit));
-  absl::Status status = enqueue_inlined(stream_, call_, core_.device->setter);
+  absl::Status status =
+      detail::Recording(stream_, call_, detail::Recording::Mode::kInlined, core_.device->setter).invoke();
   if (!status.ok()) return failed(std::move(status));
   return count_inlined();
 }
@@ -106,7 +108,11 @@ absl::StatusOr<Outcome> Run::run_directly(EagerReason reason) {
   DeviceGuard device(core_.options.device);
   absl::Status status = device.status();
   last_error.settle();
-  if (status.ok()) status = call_.makes_graph() ? launch_once() : enqueue(given_, call_, core_.device->setter);
+  if (status.ok() && call_.makes_graph()) {
+    status = launch_once();
+  } else if (status.ok()) {
+    status = detail::Recording(given_, call_, detail::Recording::Mode::kDirect, core_.device->setter).invoke();
+  }
   if (!status.ok()) return failed(std::move(status));
   core_.store.count_direct(entry, reason);
   return Outcome::kEager;

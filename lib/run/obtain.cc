@@ -84,7 +84,7 @@ bool Run::make_offer(const Held& lender, Offer* offer, ParameterTable::Set* set)
     return false;
   }
   *set = table->make_set(*own().content);
-  offer->set_bytes = table->growth_for(*set);
+  offer->set_bytes = DeviceMemory::taken(set->bytes.size());
   return true;
 }
 
@@ -129,7 +129,7 @@ std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan, cons
   BroughtOver brought;
   if (with_table != nullptr) {
     // No other set can be written to a table whose first launch failed, so it is made anew.
-    if (!with_table->may_write()) return std::nullopt;
+    if (!with_table->is_in_place()) return std::nullopt;
     if (!with_table->table()->has(*own().content)) brought.result = add_set(*with_table, set);
     if (brought.result.error != cudaSuccess && !is_fatal(brought.result.error)) {
       core_.store.refuse(entry_.get(), Store::Refused::kDeviceUpdates);

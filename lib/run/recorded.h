@@ -22,7 +22,7 @@ namespace graphcache {
 // Guarded by the entry's lock.
 struct Recorded : EntryGraphs {
   std::shared_ptr<Content> content;
-  std::shared_ptr<Kept> kept;              // What the content keeps alive, or null.
+  std::shared_ptr<Objects> kept;           // What the content keeps alive, or null.
   Template graph;                          // The template, or empty while it is the executable's base.
   std::unique_ptr<Executable> executable;  // Null unless the entry is live.
   std::list<Grave> grave;                  // In which the executable will wait for its destruction.

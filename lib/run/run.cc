@@ -89,7 +89,7 @@ absl::StatusOr<Outcome> Run::find_and_run() {
   if (options.verify_every != 0 && !call_.makes_graph()) {
     if (auto outcome = verify_hit()) return *std::move(outcome);
   }
-  if (executable() != nullptr && covers_values() && !core_.device->memory->has_late_error() &&
+  if (executable() != nullptr && covers_values() && core_.device->memory->late_error() == cudaSuccess &&
       (own().stream.handle == stream_ || core_.known_streams.contains(stream_))) {
     return launch(Outcome::kReplayed, Outcome::kPatched);
   }

@@ -103,8 +103,8 @@ class Run {
   std::unique_ptr<Recorded> make_recorded(Captured* captured);
   void keep(std::unique_ptr<Recorded> made, Captured* captured);
   // What the run does not keep is released behind its lock.
-  void drop(const std::shared_ptr<Kept>& kept) {
-    if (kept != nullptr) dropped_.splice(dropped_.end(), kept->objects);
+  void drop(const std::shared_ptr<Objects>& kept) {
+    if (kept != nullptr) dropped_.splice(dropped_.end(), *kept);
   }
   TellBreak teller() const;
   void note_strays(const std::vector<std::string>& strays);

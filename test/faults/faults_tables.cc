@@ -11,7 +11,7 @@ Options tables(int max_executables) {
   return options;
 }
 
-// Members of their own family with many nodes, whose rows soon fill a piece of the table's memory.
+// Members of their own family with many nodes, whose rows soon take the memory that a table may have.
 const Work& passing(int i) {
   static std::vector<std::unique_ptr<Work>> all;
   while (all.size() <= static_cast<std::size_t>(i)) {
@@ -103,7 +103,7 @@ void add_ends_of_tables(ScenarioList& list) {
     hostrt::fail_call("cudaMalloc", 1, cudaErrorMemoryAllocation);
   };
   ForcedOptions small = tables(2);
-  small.max_device_bytes = 114'000 + 5 * 2'600 + 8'000;  // one executable, and less than a piece of rows
+  small.max_device_bytes = 114'000 + 5 * 2'600 + 100;  // one executable, and less than a row
   list.add("table without a budget by update", small, kSmall, kLarge, {kTheOther}, Outcome::kUpdated).may_destroy =
       false;
   list.add("pinned beside a table", tables(1), kSmall, kLarge, turns, Outcome::kRestored).operate =

@@ -12,6 +12,7 @@
 
 #include "cuda/compat.h"
 #include "hostrt/functions.h"
+#include "launch.h"
 #include "runtime_world.h"
 
 namespace graphcache::test {
@@ -125,8 +126,7 @@ cudaError_t list_dependencies(World& w) {
   std::array<cudaGraphNode_t, 8> nodes{};
   std::array<cudaGraphEdgeData, 8> edges{};
   std::size_t count = w.in.below(nodes.size() + 1);
-  return node_dependencies(w.node(), /*by_driver=*/false, nodes.data(), w.in.chance(64) ? nullptr : edges.data(),
-                           &count);
+  return dependencies_by_runtime(w.node(), nodes.data(), w.in.chance(64) ? nullptr : edges.data(), &count);
 }
 
 // Like a program that changes one argument: with the node's own arrays.

@@ -40,7 +40,7 @@ std::vector<std::pair<std::size_t, std::size_t>> edges_of(cudaGraph_t graph) {
 Nodes dependencies_of(cudaGraphNode_t node) {
   std::size_t count = 16;
   Nodes dependencies(count);
-  EXPECT_EQ(cudaSuccess, node_dependencies(node, /*by_driver=*/false, dependencies.data(), nullptr, &count));
+  EXPECT_EQ(cudaSuccess, dependencies_by_runtime(node, dependencies.data(), nullptr, &count));
   dependencies.resize(count);
   return dependencies;
 }

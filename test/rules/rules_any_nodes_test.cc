@@ -120,7 +120,7 @@ TEST_F(AnyNodes, AreReadByTheLibrary) {
   const cudaGraph_t graph = make_graph();
 
   cudaMemsetParams found_set = {};
-  OK(set_params(append(graph, set(device_ + 1, 5, 12)), &found_set).error);
+  OK(cudaGraphMemsetNodeGetParams(append(graph, set(device_ + 1, 5, 12)), &found_set));
   EXPECT_EQ(device_ + 1, found_set.dst);
   EXPECT_EQ(5u, found_set.value);
   EXPECT_EQ(1u, found_set.elementSize);
@@ -159,19 +159,18 @@ TEST_F(AnyNodes, OfMemoryAreReadByTheLibrary) {
   cudaGraphNode_t node = nullptr;
   OK(add_node(&node, graph, nullptr, 0, &allocates));
   ASSERT_NE(nullptr, allocates.alloc.dptr);
-  void* memory = nullptr;
-  std::size_t bytes = 0;
-  OK(allocated_memory(node, &memory, &bytes).error);
-  EXPECT_EQ(allocates.alloc.dptr, memory);
-  EXPECT_EQ(4096u, bytes);
+  Allocation memory;
+  OK(node_memory(node, cudaGraphNodeTypeMemAlloc, &memory).error);
+  EXPECT_EQ(allocates.alloc.dptr, memory.begin);
+  EXPECT_EQ(4096u, memory.size);
 
   cudaGraphNodeParams frees = of_type(cudaGraphNodeTypeMemFree);
-  frees.free.dptr = memory;
+  frees.free.dptr = memory.begin;
   cudaGraphNode_t end = nullptr;
   OK(add_node(&end, graph, &node, 1, &frees));
-  void* freed = nullptr;
-  OK(freed_memory(end, &freed).error);
-  EXPECT_EQ(memory, freed);
+  Allocation freed;
+  OK(node_memory(end, cudaGraphNodeTypeMemFree, &freed).error);
+  EXPECT_EQ(memory.begin, freed.begin);
 }
 
 #if CUDART_VERSION >= 13020

@@ -151,7 +151,7 @@ TEST_F(RuntimeRules, TheDriverReportsTypesAndDependenciesLikeTheRuntime) {
   all.insert(all.end(), {empty, child});
   for (const cudaGraphNode_t node : all) {
     cudaGraphNodeType type = cudaGraphNodeTypeCount;
-    EXPECT_EQ(cudaSuccess, node_type(node, /*by_driver=*/true, &type));
+    EXPECT_EQ(cudaSuccess, node_type(node, &type));
     EXPECT_EQ(type_of(node), type);
     found.push_back(type);
     for (const std::size_t room : {0, 1, 2, 8}) {
@@ -161,8 +161,9 @@ TEST_F(RuntimeRules, TheDriverReportsTypesAndDependenciesLikeTheRuntime) {
       std::memset(edges, 7, sizeof edges);
       for (const bool by_driver : {false, true}) {
         const bool has_room = room != 0;
-        EXPECT_EQ(cudaSuccess, node_dependencies(node, by_driver, has_room ? dependencies[by_driver] : nullptr,
-                                                 has_room ? edges[by_driver] : nullptr, &counts[by_driver]))
+        const auto get = by_driver ? node_dependencies : dependencies_by_runtime;
+        EXPECT_EQ(cudaSuccess, get(node, has_room ? dependencies[by_driver] : nullptr,
+                                   has_room ? edges[by_driver] : nullptr, &counts[by_driver]))
             << room;
       }
       EXPECT_EQ(counts[0], counts[1]) << room;
@@ -175,7 +176,7 @@ TEST_F(RuntimeRules, TheDriverReportsTypesAndDependenciesLikeTheRuntime) {
                          cudaGraphNodeTypeMemFree, cudaGraphNodeTypeEventRecord, cudaGraphNodeTypeWaitEvent,
                          cudaGraphNodeTypeEmpty, cudaGraphNodeTypeGraph}),
             found);
-  EXPECT_EQ(cudaErrorInvalidValue, node_type(nullptr, /*by_driver=*/true, &found[0]));
+  EXPECT_EQ(cudaErrorInvalidValue, node_type(nullptr, &found[0]));
   EXPECT_EQ(cudaSuccess, cudaPeekAtLastError());
 }
 
