@@ -75,7 +75,7 @@ bool ParameterTable::can_hold(const Content& to) const {
 std::size_t ParameterTable::estimated_set_bytes(const Content& content) {
   std::size_t bytes = 0;
   for (const NodeContent& node : content.nodes) bytes += node.updatable ? aligned(node.size) + sizeof(unsigned) : 0;
-  return DeviceMemory::taken(bytes);
+  return aligned(bytes);
 }
 
 // A hash of what can_hold() compares.
@@ -167,10 +167,19 @@ ParameterTable::Set ParameterTable::make_set(const Content& of, bool whole) cons
 }
 
 CallResult ParameterTable::add(const Content& of, const Set& set) {
-  Place place{.memory = nullptr, .differing = set.differing};
-  CallResult done = memory_->take(set.bytes.size(), &place.memory);
-  if (done.error == cudaSuccess) done = memory_->copy(place.memory.get(), set.bytes.data(), set.bytes.size());
-  if (done.error == cudaSuccess) places_[of.id] = std::move(place);
+  const std::size_t bytes = set.bytes.size();
+  if (bytes > left_) {
+    const std::size_t size = std::max(kChunk, bytes);
+    DeviceMemory::Block& chunk = chunks_.emplace_back();
+    if (const CallResult taken = memory_->take(size, &chunk); taken.error != cudaSuccess) return taken;
+    free_ = static_cast<unsigned char*>(chunk.get());
+    left_ = size;
+  }
+  const CallResult done = memory_->copy(free_, set.bytes.data(), bytes);
+  if (done.error != cudaSuccess) return done;
+  places_[of.id] = {free_, set.differing};
+  free_ += bytes;
+  left_ -= bytes;
   return done;
 }
 

@@ -66,11 +66,14 @@ class ParameterTable {
   // Whether the content is the base or has a set.
   bool has(const Content& content) const { return places_.contains(content.id); }
 
-  // Adds the content's set, by a copy that its launches must follow. It takes DeviceMemory::taken() of its bytes.
+  // Sets are stored in chunks of device memory of this size, or of their own if that is larger, because an allocation
+  // costs about 40 us beside launches of other threads.
+  static constexpr std::size_t kChunk = 64 << 10;
+  // Adds the content's set, by a copy that its launches must follow.
   CallResult add(const Content& of, const Set& set);
 
   struct Place {
-    DeviceMemory::Block memory;  // Of the set; null for the base's.
+    updater::ParameterSet set = nullptr;  // Null for the base's.
     std::size_t differing = 0;
   };
   // REQUIRES: has(of). The base always has a set.
@@ -88,6 +91,9 @@ class ParameterTable {
 
   std::unordered_map<std::uint64_t, Place> places_;  // Keyed by the content's id.
   const std::shared_ptr<DeviceMemory> memory_;
+  std::vector<DeviceMemory::Block> chunks_;
+  unsigned char* free_ = nullptr;  // The free part of the last chunk.
+  std::size_t left_ = 0;           // The size of `free_` in bytes.
 };
 
 }  // namespace graphcache

@@ -127,7 +127,7 @@ std::size_t UpdatedExecutable::estimated_device_bytes(const Content& content) {
   constexpr std::size_t kPieceBytes = sizeof(updater::Piece) + sizeof(unsigned) + updater::kPiece + 1;
   const std::size_t plan = pieces * kPieceBytes + 2 * content.slots.bindings.size() * sizeof(updater::Update) +
                            sizeof(updater::Written) + 4 * updater::kSetAlignment;
-  return DeviceMemory::taken(plan);
+  return ParameterTable::kChunk + DeviceMemory::taken(plan);
 }
 
 CallResult UpdatedExecutable::instantiate(Template& from, std::shared_ptr<const Content> content, bool with_table,
@@ -379,8 +379,7 @@ CallResult UpdatedExecutable::patch(const detail::Call& call, std::size_t* patch
   *patched_nodes += changed ? slots_.nodes.size() - others_.size() : 0;
   if (table_ != nullptr) {
     const ParameterTable::Place& place = table_->find(*content_);
-    const auto set = static_cast<updater::ParameterSet>(place.memory.get());
-    if (std::exchange(parameter().set, set) != set) {
+    if (std::exchange(parameter().set, place.set) != place.set) {
       *patched_nodes += place.differing;
       changed = true;
     }

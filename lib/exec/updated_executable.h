@@ -24,7 +24,8 @@ class UpdatedExecutable final : public Executable {
   // The number of nodes for which device_can_write() is true.
   static std::size_t writable_nodes(const Slots& slots);
 
-  // An upper bound of the device memory of an updater node with a table, without the sets of members.
+  // An upper bound of the device memory of an updater node with a table. The first chunk of sets counts, and each set
+  // counts beside it.
   static std::size_t estimated_device_bytes(const Content& content);
 
   // Instantiates a clone of `from`, which is unchanged.

@@ -69,7 +69,7 @@ struct GraphFacts {
   // A hash that is known before a graph is read. Keys of one signature have the same shape.
   std::uint64_t shape = 0;
   std::size_t bytes = 0;  // Device memory of an executable. Never 0.
-  // Device memory of a parameter table without its sets, beyond `bytes`.
+  // Device memory of a parameter table with a chunk for sets, beyond `bytes`.
   std::size_t table_bytes = 0;
   std::size_t set_bytes = 0;     // Device memory of this key's parameter set.
   std::size_t slot_kernels = 0;  // Kernel nodes with slots that an updater node could write.

@@ -84,7 +84,7 @@ bool Run::make_offer(const Held& lender, Offer* offer, ParameterTable::Set* set)
     return false;
   }
   *set = table->make_set(*own().content);
-  offer->set_bytes = DeviceMemory::taken(set->bytes.size());
+  offer->set_bytes = set->bytes.size();
   return true;
 }
 
