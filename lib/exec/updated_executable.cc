@@ -344,7 +344,7 @@ CallResult UpdatedExecutable::upload_plan(const std::vector<updater::Piece>& pie
 // Grids are checked here, because the device would report an error only later.
 CallResult UpdatedExecutable::write(const unsigned char* values, bool* changed) {
   for (const Source& source : sources_) {
-    unsigned char* const to = parameter().bytes + source.at;
+    unsigned char* const to = parameter_.get() + offsetof(Parameter, bytes) + source.at;
     if (!source.binding.write(values, to)) continue;
     *changed = true;
     if (!source.is_grid) continue;
