@@ -70,7 +70,7 @@ const char* name_if_forbidden(cudaGraphNodeType type) {
 
 CallResult find_pageable_copy(cudaGraphNode_t node, bool* found) {
   cudaMemcpy3DParms copy = {};
-  CallResult done = copy_params(node, &copy);
+  CallResult done{"cudaGraphMemcpyNodeGetParams", cudaGraphMemcpyNodeGetParams(node, &copy)};
   const auto look = [&](const void* memory, cudaMemcpyKind of_device) {
     if (done.error != cudaSuccess || *found || memory == nullptr) return;
     if (copy.kind != cudaMemcpyDeviceToDevice && copy.kind != of_device) done = find_pageable(memory, found);
@@ -204,10 +204,11 @@ class ConditionalCalls::BodyCapture : public Recording::Part {
     if (done.error != cudaSuccess) return refuse(done);
     append(child);
     cudaGraph_t embedded = nullptr;
-    done = child_graph(child, &embedded);
+    done = {"cudaGraphChildGraphNodeGetGraph", cudaGraphChildGraphNodeGetGraph(child, &embedded)};
     if (done.error == cudaSuccess) done = list_nodes(embedded, &nodes);
     if (done.error != cudaSuccess) return refuse(done);
-    inner_.nodes.push_back({absl::StrCat("condition ", number_, ", body ", index_), std::move(nodes)});
+    outermost_.captured_.graph.inner.push_back(
+        {absl::StrCat("condition ", number_, ", body ", index_), std::move(nodes)});
     return true;
   }
 
@@ -392,9 +393,9 @@ bool ConditionalCalls::add_conditional(cudaStream_t stream, const Conditional& n
 
   done = add_node(stream, node, *type, added);
   if (done.error != cudaSuccess) return refused(done);
-  added->number = outer.inner_.handles.size();
-  outer.inner_.nodes.push_back({absl::StrCat("condition ", added->number, ", ", name_of(node.kind)), {}});
-  outer.inner_.handles.push_back(added->handle);
+  added->number = outer.captured_.graph.handles.size();
+  outer.captured_.graph.inner.push_back({absl::StrCat("condition ", added->number, ", ", name_of(node.kind)), {}});
+  outer.captured_.graph.handles.push_back(added->handle);
   return outer.refused().ok() && r_.status_.ok();
 }
 

@@ -11,6 +11,7 @@
 
 #include "cuda/errors.h"
 #include "cuda/this_thread.h"
+#include "graphcache/detail/call.h"
 
 namespace graphcache {
 namespace {
@@ -25,7 +26,7 @@ template <class F>
 absl::Status guarded(EventKind kind, F&& f) noexcept try {
   std::optional<LastErrorGuard> last_error;
   if (kind != EventKind::kRun && kind != EventKind::kLaunch) last_error.emplace();
-  return f();
+  return detail::status_of(f);
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 } catch (...) {
@@ -81,19 +82,13 @@ void Audience::mark(CacheEvent event) const noexcept {
 }
 
 void Audience::end(const Seat& seat, const CacheEvent& event) const noexcept {
-  const absl::Status threw = guarded(event.kind, [&] {
-    seat.listener->end(event);
-    return absl::OkStatus();
-  });
+  const absl::Status threw = guarded(event.kind, [&] { seat.listener->end(event); });
   if (!threw.ok()) message(message_of(with_key(threw, event.key)));
 }
 
 void Audience::message(std::string_view line) const noexcept {
   for (const Seat& seat : seats_) {
-    (void)guarded(EventKind::kCapture, [&] {
-      seat.listener->message(line);
-      return absl::OkStatus();
-    });
+    (void)guarded(EventKind::kCapture, [&] { seat.listener->message(line); });
   }
 }
 

@@ -32,7 +32,6 @@ class Audience {
     Span(const Audience& audience, const CacheEvent& of);
     ~Span();
     Span(const Span&) = delete;
-    Span& operator=(const Span&) = delete;
 
     // What is known at the end is filled in.
     CacheEvent event;

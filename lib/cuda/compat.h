@@ -88,10 +88,6 @@ inline cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cuda
 
 // ---- Parameters of nodes --------------------------------------------------------------------------------------------
 
-inline CallResult copy_params(cudaGraphNode_t node, cudaMemcpy3DParms* params) {
-  return {"cudaGraphMemcpyNodeGetParams", cudaGraphMemcpyNodeGetParams(node, params)};
-}
-
 // `sync_mode` is the cudaHostTaskSyncMode of the node, or 0 with a runtime or driver before CUDA 13.2.
 inline CallResult host_params(cudaGraphNode_t node, cudaHostNodeParams* params, unsigned* sync_mode) {
   *sync_mode = 0;
@@ -106,10 +102,6 @@ inline CallResult host_params(cudaGraphNode_t node, cudaHostNodeParams* params, 
   }
 #endif
   return {"cudaGraphHostNodeGetParams", cudaGraphHostNodeGetParams(node, params)};
-}
-
-inline CallResult child_graph(cudaGraphNode_t node, cudaGraph_t* child) {
-  return {"cudaGraphChildGraphNodeGetGraph", cudaGraphChildGraphNodeGetGraph(node, child)};
 }
 
 // What a memory node allocates or frees, in place of CUDA's structures. What is freed has no size.
@@ -145,7 +137,7 @@ inline cudaError_t add_dependency(cudaGraph_t graph, cudaGraphNode_t from, cudaG
 }
 
 // A driver function in its form of a CUDA version, or null. Looking it up this way avoids linking against libcuda.
-inline void* driver_function(const char* name, [[maybe_unused]] unsigned version = 12000) {
+inline void* driver_function(const char* name, [[maybe_unused]] unsigned version = kOldestVersion) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050

@@ -27,9 +27,23 @@ class DeviceCode {
 
   CallResult load(Kernels* out) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
-    const CallResult done = library_ == nullptr ? load() : CallResult{};
+    if (library_ == nullptr) {
+      LastErrorGuard last_error;
+      RelaxedCaptureMode relaxed;
+      cudaLibrary_t library = nullptr;
+      const cudaError_t error = cudaLibraryLoadData(&library, image_, nullptr, nullptr, 0, nullptr, nullptr, 0);
+      if (error != cudaSuccess) return {"cudaLibraryLoadData", error, /*latches=*/false};
+      auto loaded = std::make_shared<Library>(library);
+      for (std::size_t i = 0; i < kCount; ++i) {
+        if (const cudaError_t none = cudaLibraryGetKernel(&kernels_[i], library, names_[i]); none != cudaSuccess) {
+          if (is_fatal(none)) loaded->release();
+          return {"cudaLibraryGetKernel", none, /*latches=*/false};
+        }
+      }
+      library_ = std::move(loaded);
+    }
     *out = kernels_;
-    return done;
+    return {};
   }
   // The loaded code. Whatever runs it must hold this. Unloading waits for launches.
   std::shared_ptr<void> code() ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -45,25 +59,6 @@ class DeviceCode {
 
  private:
   using Library = Owned<cudaLibrary_t, cudaLibraryUnload>;
-
-  CallResult load() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    LastErrorGuard last_error;
-    RelaxedCaptureMode relaxed;
-    cudaLibrary_t library = nullptr;
-    const cudaError_t error = cudaLibraryLoadData(&library, image_, nullptr, nullptr, 0, nullptr, nullptr, 0);
-    if (error != cudaSuccess) return {"cudaLibraryLoadData", error, /*latches=*/false};
-    auto loaded = std::make_shared<Library>(library);
-    Kernels kernels = {};
-    for (std::size_t i = 0; i < kCount; ++i) {
-      if (const cudaError_t none = cudaLibraryGetKernel(&kernels[i], library, names_[i]); none != cudaSuccess) {
-        if (is_fatal(none)) loaded->release();
-        return {"cudaLibraryGetKernel", none, /*latches=*/false};
-      }
-    }
-    library_ = std::move(loaded);
-    kernels_ = kernels;
-    return {};
-  }
 
   const unsigned char* const image_;
   const Names names_;

@@ -4,8 +4,6 @@
 
 namespace graphcache {
 
-DeviceMemory::~DeviceMemory() { trim(); }
-
 CallResult DeviceMemory::take(std::size_t bytes, Block* out, bool of_host) {
   bytes = taken(bytes);
   Pieces::iterator piece;

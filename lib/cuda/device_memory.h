@@ -29,9 +29,7 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   using Block = std::shared_ptr<void>;
 
   explicit DeviceMemory(int device) : device_(device) {}
-  DeviceMemory(const DeviceMemory&) = delete;
-  DeviceMemory& operator=(const DeviceMemory&) = delete;
-  ~DeviceMemory();
+  ~DeviceMemory() { trim(); }
 
   // How much take() takes for so many bytes: a power of two, so that few sizes differ.
   static std::size_t taken(std::size_t bytes) { return std::bit_ceil(std::max(bytes, kLeast)); }

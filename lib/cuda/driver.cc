@@ -7,21 +7,15 @@
 #include "cuda/handles.h"
 
 namespace graphcache {
-namespace {
-
-constexpr unsigned kOldest = 12000;  // The first version of CUDA whose drivers the library can use.
-
-}  // namespace
 
 const Driver& driver() {
   static const Driver driver = [] {
     LastErrorGuard last_error;
     Driver found;
-    found.version = 0;
     if (cudaDriverGetVersion(&found.version) != cudaSuccess) found.version = 0;
-    const auto set = [&](auto& function, const char* name, unsigned version = kOldest) {
+    const auto set = [&](auto& function, const char* name, unsigned version = kOldestVersion) {
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(driver_function(name, version));
-      if (function == nullptr && version == kOldest && found.missing == nullptr) found.missing = name;
+      if (function == nullptr && version == kOldestVersion && found.missing == nullptr) found.missing = name;
     };
     set(found.current_context, "cuCtxGetCurrent");
     set(found.context_id, "cuCtxGetId");

@@ -14,8 +14,10 @@ namespace graphcache {
 
 struct CallResult;  // cuda/errors.h
 
+inline constexpr unsigned kOldestVersion = 12000;  // The first version of CUDA whose drivers the library can use.
+
 struct Driver {
-  int version;                    // In the form of CUDART_VERSION; 0 if it is unknown.
+  int version = 0;                // In the form of CUDART_VERSION; 0 if it is unknown.
   const char* missing = nullptr;  // The first function of CUDA 12.0 that the driver does not have, or null.
   CUresult (*current_context)(CUcontext*);
   CUresult (*context_id)(CUcontext, unsigned long long*);

@@ -38,16 +38,6 @@ absl::StatusCode code_of(cudaError_t error) {
   }
 }
 
-}  // namespace
-
-absl::Status out_of_memory() noexcept try {
-  return absl::ResourceExhaustedError("out of host memory");
-} catch (const std::bad_alloc&) {
-  return absl::ResourceExhaustedError("");  // allocates nothing
-}
-
-namespace {
-
 const char* advice_on_fatal(cudaError_t error) {
   switch (error) {
     case cudaErrorInitializationError:
@@ -61,7 +51,48 @@ const char* advice_on_fatal(cudaError_t error) {
   }
 }
 
+// Latches an error by a call that fails with it and has no other effect where the device is in use. Returns whether
+// there is one.
+bool latch(cudaError_t error) {
+  int value = 0;
+  void* memory = nullptr;
+  cudaFunction_t function = nullptr;
+  RelaxedCaptureMode relaxed;
+  switch (error) {
+    case cudaErrorInvalidValue:
+      cudaGetDevice(nullptr);
+      break;
+    case cudaErrorMemoryAllocation:
+      cudaMalloc(&memory, SIZE_MAX / 2);
+      break;
+    case cudaErrorInvalidDeviceFunction:
+      cudaGetFuncBySymbol(&function, &value);
+      break;
+    case cudaErrorInvalidDevice:
+      cudaDeviceGetAttribute(&value, cudaDevAttrWarpSize, -1);
+      break;
+    case cudaErrorInvalidResourceHandle:
+      cudaEventQuery(nullptr);
+      break;
+    default:
+      break;
+  }
+  return cudaPeekAtLastError() == error;
+}
+
+// What guards of this thread have left in the slot in the place of an older error.
+thread_local constinit struct {
+  std::uint64_t times = 0;
+  cudaError_t by = cudaSuccess;  // The last one.
+} replaced;
+
 }  // namespace
+
+absl::Status out_of_memory() noexcept try {
+  return absl::ResourceExhaustedError("out of host memory");
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("");  // allocates nothing
+}
 
 const char* advice(cudaError_t error) {
   switch (error) {
@@ -190,47 +221,11 @@ bool is_capture_error(cudaError_t error) {
   return error >= cudaErrorStreamCaptureUnsupported && error <= cudaErrorStreamCaptureWrongThread;
 }
 
-namespace {
-
-// Latches an error by a call that fails with it and has no other effect where the device is in use. Returns whether
-// there is one.
-bool latch(cudaError_t error) {
-  int value = 0;
-  void* memory = nullptr;
-  cudaFunction_t function = nullptr;
-  RelaxedCaptureMode relaxed;
-  switch (error) {
-    case cudaErrorInvalidValue:
-      cudaGetDevice(nullptr);
-      break;
-    case cudaErrorMemoryAllocation:
-      cudaMalloc(&memory, SIZE_MAX / 2);
-      break;
-    case cudaErrorInvalidDeviceFunction:
-      cudaGetFuncBySymbol(&function, &value);
-      break;
-    case cudaErrorInvalidDevice:
-      cudaDeviceGetAttribute(&value, cudaDevAttrWarpSize, -1);
-      break;
-    case cudaErrorInvalidResourceHandle:
-      cudaEventQuery(nullptr);
-      break;
-    default:
-      break;
-  }
-  return cudaPeekAtLastError() == error;
-}
-
-}  // namespace
-
-LastErrorGuard::Replaced& LastErrorGuard::replaced() {
-  thread_local Replaced replaced;
-  return replaced;
-}
+LastErrorGuard::LastErrorGuard() : found_(cudaPeekAtLastError()), times_(replaced.times) {}
 
 cudaError_t LastErrorGuard::caused() const {
   const cudaError_t now = cudaPeekAtLastError();
-  const bool is_replaced = found_ != cudaSuccess && replaced().times != times_ && replaced().by == now;
+  const bool is_replaced = found_ != cudaSuccess && replaced.times != times_ && replaced.by == now;
   return now == found_ || is_replaced ? cudaSuccess : now;
 }
 
@@ -240,8 +235,8 @@ void LastErrorGuard::settle() {
   if (found_ == cudaSuccess) {
     cudaGetLastError();
   } else if (!latch(found_)) {
-    ++replaced().times;
-    replaced().by = cudaPeekAtLastError();
+    ++replaced.times;
+    replaced.by = cudaPeekAtLastError();
   }
 }
 

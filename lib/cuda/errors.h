@@ -51,6 +51,8 @@ struct CallResult {
   cudaError_t error = cudaSuccess;
   // Whether the error may be in the last-error slot. Errors of driver calls are not.
   bool latches = true;
+
+  absl::Status status() const { return error == cudaSuccess ? absl::OkStatus() : cuda_failure(call, error); }
 };
 
 // Errors after which the process has no usable context (fact 32). Handles must then be dropped, not destroyed.
@@ -67,10 +69,9 @@ bool is_capture_error(cudaError_t error);
 // For the others the slot keeps the newer error, so that the caller still sees that something failed.
 class LastErrorGuard {
  public:
-  LastErrorGuard() = default;
+  LastErrorGuard();
   ~LastErrorGuard() { settle(); }
   LastErrorGuard(const LastErrorGuard&) = delete;
-  LastErrorGuard& operator=(const LastErrorGuard&) = delete;
 
   // The error that was latched since construction or the last settle(), or cudaSuccess. An error that a guard inside of
   // this one could not replace by the older one does not count.
@@ -78,15 +79,8 @@ class LastErrorGuard {
   void settle();
 
  private:
-  // What guards of this thread have left in the slot in the place of an older error.
-  struct Replaced {
-    std::uint64_t times = 0;
-    cudaError_t by = cudaSuccess;  // The last one.
-  };
-  static Replaced& replaced();
-
-  const cudaError_t found_ = cudaPeekAtLastError();
-  const std::uint64_t times_ = replaced().times;
+  const cudaError_t found_;
+  const std::uint64_t times_;  // How often guards of this thread had left another error in the place of an older one.
 };
 
 // Makes a device current during its lifetime.
@@ -98,9 +92,7 @@ class DeviceGuard {
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
   const CallResult& result() const { return result_; }
-  absl::Status status() const {
-    return result_.error == cudaSuccess ? absl::OkStatus() : cuda_failure(result_.call, result_.error);
-  }
+  absl::Status status() const { return result_.status(); }
   // Restores the device early, even if another one is current by now.
   CallResult put_back();
 

@@ -6,9 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <new>
-#include <utility>
-#include <vector>
+#include <type_traits>
 
 #include "cuda/errors.h"
 #include "cuda/mutex.h"
@@ -60,7 +58,6 @@ class RelaxedCaptureMode {
     if (exchanged_) cudaThreadExchangeStreamCaptureMode(&mode_);
   }
   RelaxedCaptureMode(const RelaxedCaptureMode&) = delete;
-  RelaxedCaptureMode& operator=(const RelaxedCaptureMode&) = delete;
 
  private:
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
@@ -76,67 +73,31 @@ void destroy_quietly(Handle handle, cudaError_t (*destroy)(Handle)) {
   destroy(handle);
 }
 
-// Owns a handle. It must not be destroyed while this thread is inside a capture (fact 6): see exec/graveyard.h.
-template <class Handle, cudaError_t (*Destroy)(Handle)>
-class Owned {
- public:
-  Owned() = default;
-  explicit Owned(Handle handle) : handle_(handle) {}
-  Owned(Owned&& other) noexcept : handle_(other.release()) {}
-  Owned& operator=(Owned&& other) noexcept {
-    std::swap(handle_, other.handle_);
-    return *this;
-  }
-  ~Owned() {
-    if (handle_ != nullptr) destroy_quietly(handle_, Destroy);
-  }
-
-  Handle get() const { return handle_; }
-  // Releases the handle without destroying it, as is needed after a fatal error (fact 32).
-  Handle release() { return std::exchange(handle_, nullptr); }
-
- private:
-  Handle handle_ = nullptr;
-};
-
 // Cloning, instantiating and destroying a graph or its relatives writes to a graph that they share, so two threads that
 // do so at once crash (fact 35). Clones and executables of one graph therefore share a lock.
+using Kin = std::shared_ptr<Mutex>;
+
 template <class Handle, cudaError_t (*Destroy)(Handle)>
-class Related {
- public:
-  using Kin = std::shared_ptr<Mutex>;
+struct Destroyer {
+  Kin kin;  // Null as long as it has no clones or executables.
 
-  Related() = default;
-  explicit Related(Handle handle, Kin kin = nullptr) : kin_(std::move(kin)), handle_(handle) {}
-  Related(Related&&) = default;
-  Related& operator=(Related&& other) noexcept {
-    std::swap(kin_, other.kin_);
-    handle_ = std::move(other.handle_);
-    return *this;
+  void operator()(Handle handle) const {
+    if (kin == nullptr) return destroy_quietly(handle, Destroy);
+    MutexLock lock(*kin);
+    destroy_quietly(handle, Destroy);
   }
-  ~Related() {
-    if (handle_.get() == nullptr || kin_ == nullptr) return;
-    MutexLock lock(*kin_);
-    handle_ = {};
-  }
-
-  Handle get() const { return handle_.get(); }
-  Handle release() { return handle_.release(); }
-  // Whether the graph has clones or executables that are not destroyed, by whichever thread.
-  bool has_relatives() const { return kin_.use_count() > 1; }
-  // Hold this mutex while cloning or instantiating the graph. The result shares it.
-  const Kin& kin() {
-    if (kin_ == nullptr) kin_ = std::make_shared<Mutex>();
-    return kin_;
-  }
-
- private:
-  Kin kin_;  // Null as long as it has no clones or executables.
-  Owned<Handle, Destroy> handle_;
 };
 
-using OwnedGraph = Related<cudaGraph_t, cudaGraphDestroy>;
-using GraphExec = Related<cudaGraphExec_t, cudaGraphExecDestroy>;
+// Owns a handle. It must not be destroyed while this thread is inside a capture (fact 6): see exec/graveyard.h. After a
+// fatal error, release() drops the handle without destroying it (fact 32).
+template <class Handle, cudaError_t (*Destroy)(Handle)>
+using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroyer<Handle, Destroy>>;
+
+using OwnedGraph = Owned<cudaGraph_t, cudaGraphDestroy>;
+using GraphExec = Owned<cudaGraphExec_t, cudaGraphExecDestroy>;
+
+// Whether the graph has clones or executables that are not destroyed, by whichever thread.
+inline bool has_relatives(const OwnedGraph& graph) { return graph.get_deleter().kin.use_count() > 1; }
 
 // The results must be empty. If memory runs out, these throw and change nothing.
 cudaError_t clone(OwnedGraph& original, OwnedGraph* out);

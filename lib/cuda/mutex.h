@@ -9,24 +9,16 @@
 
 namespace graphcache {
 
-class ABSL_LOCKABLE Mutex {
+class ABSL_LOCKABLE Mutex : std::mutex {
  public:
-  void lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }
-  void unlock() ABSL_UNLOCK_FUNCTION() { mutex_.unlock(); }
-
- private:
-  std::mutex mutex_;
+  void lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex::lock(); }
+  void unlock() ABSL_UNLOCK_FUNCTION() { mutex::unlock(); }
 };
 
-class ABSL_SCOPED_LOCKABLE MutexLock {
+class ABSL_SCOPED_LOCKABLE MutexLock : std::lock_guard<Mutex> {
  public:
-  explicit MutexLock(Mutex& mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(mutex) { mutex_.lock(); }
-  ~MutexLock() ABSL_UNLOCK_FUNCTION() { mutex_.unlock(); }
-  MutexLock(const MutexLock&) = delete;
-  MutexLock& operator=(const MutexLock&) = delete;
-
- private:
-  Mutex& mutex_;
+  explicit MutexLock(Mutex& mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : lock_guard(mutex) {}
+  ~MutexLock() ABSL_UNLOCK_FUNCTION() = default;
 };
 
 }  // namespace graphcache

@@ -15,7 +15,7 @@
 #include "cuda/device_memory.h"
 #include "cuda/errors.h"
 #include "exec/updater.h"
-#include "graph/difference.h"
+#include "graph/describe.h"
 #include "graph/template.h"
 
 namespace graphcache {

@@ -4,9 +4,9 @@
 #include <cxxabi.h>
 
 #include <string>
+#include <utility>
 
 #include "cuda/errors.h"
-#include "graph/capture_side.h"
 #include "graph/inspect.h"
 #include "graph/outside.h"
 #include "graph/recording.h"
@@ -16,15 +16,16 @@ namespace graphcache {
 Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, Setter& setter,
                  const detail::DiagnoseInterface* diagnoser, const TellBreak& tell) {
   const CaptureSide no_breaking_calls(capture_gate(setter.device()));
-  Captured captured;
   LastErrorGuard last_error;  // The error of a broken capture must not reach `fn` when it is called directly.
   const auto watch = diagnoser != nullptr ? watch_capture(diagnoser, stream, tell) : nullptr;
   if (const cudaError_t error = cudaStreamBeginCapture(stream, mode); error != cudaSuccess) {
-    captured.capture = cuda_failure("cudaStreamBeginCapture", error);
-    return captured;
+    Captured none;
+    none.capture = cuda_failure("cudaStreamBeginCapture", error);
+    return none;
   }
   if (watch != nullptr) watch->began();
   detail::Recording recording(stream, call, detail::Recording::Mode::kCapture, setter);
+  Captured& captured = recording.captured();
   active_recording = &recording;
   bool is_over = false;
   // A broken capture must be ended as well. That returns an error and no graph (fact 3).
@@ -55,26 +56,20 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
     }
     if (error != cudaSuccess) captured.capture = recording.end_failed(error);
   }
-  captured.is_misuse = recording.is_misused();
-  captured.kept = recording.take_kept(&captured.content);
-  captured.until_over = recording.take_until_over();
   if (watch != nullptr) watch->report(recording.calls(), &captured);
   add_failure(&captured.capture, recording.refused());
-  captured.empty_slot = recording.has_empty_slot();
-  if (captured.capture.ok()) {
-    const CallResult listed = captured.graph.list_nodes();
-    if (listed.error != cudaSuccess) captured.capture = cuda_failure(listed.call, listed.error);
-  }
-  if (!captured.capture.ok() || !captured.fn.ok()) return captured;
+  if (captured.capture.ok()) captured.capture = captured.graph.list_nodes().status();
+  if (!captured.capture.ok() || !captured.fn.ok()) return std::move(captured);
   Content& content = captured.content;
-  captured.capture = recording.take_slots(captured.graph.nodes, &content.slots);
+  captured.capture = recording.find_slots();
   if (captured.capture.ok()) captured.capture = inspect(captured.graph.nodes, call.site.type, &content);
-  if (!captured.capture.ok()) return captured;
+  if (!captured.capture.ok()) return std::move(captured);
   content.values.assign(call.values, call.values + call.values_size);
   content.finds_values = call.gets_values();
   if (call.gets_values()) note_ranges(call, &content);
-  recording.take_inner(&captured.graph, &content);
-  return captured;
+  content.conditional_count = captured.graph.handles.size();  // With those in bodies.
+  for (const InnerNodes& inner : captured.graph.inner) content.inner_node_count += inner.nodes.size();
+  return std::move(captured);
 }
 
 absl::Status Captured::failure() const {

@@ -11,9 +11,22 @@
 #include "graph/template.h"
 #include "graph/watch.h"
 #include "graph/write.h"
+#include "graphcache/capture_gate.h"
 #include "graphcache/detail/call.h"
 
 namespace graphcache {
+
+// The side of a gate that captures hold: each from before its begin until after its end.
+class CaptureSide {
+ public:
+  explicit CaptureSide(CaptureGate& gate);
+  ~CaptureSide();
+  CaptureSide(const CaptureSide&) = delete;
+
+ private:
+  CaptureGate& gate_;
+  const bool takes_part_;
+};
 
 struct Captured {
   absl::Status fn;  // What `fn` reports. Ok if it threw because its capture was broken.
@@ -43,6 +56,9 @@ struct Captured {
 // `tell`, unless that is empty, when a call breaks the capture.
 Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, Setter& setter,
                  const detail::DiagnoseInterface* diagnoser, const TellBreak& tell);
+
+// Calls `fn`, which returns a graph. Bound arguments get the call's values. Exceptions of `fn` pass through.
+Captured make_graph(const detail::Call& call, int of_device);
 
 // Returns the error that destroyed the context, if there was one. The graph's handle is then dropped, not destroyed.
 absl::Status take_fatal_error(Captured& captured);

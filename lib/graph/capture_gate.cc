@@ -7,7 +7,7 @@
 #include <map>
 
 #include "cuda/mutex.h"
-#include "graph/capture_side.h"
+#include "graph/capture.h"
 #include "graph/recording.h"
 
 namespace graphcache {

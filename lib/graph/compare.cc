@@ -18,7 +18,6 @@
 #include "graph/fields.h"
 #include "graph/found_values.h"
 #include "graph/inspect.h"
-#include "graph/node_names.h"
 #include "graph/outside.h"
 
 namespace graphcache {
@@ -93,15 +92,16 @@ std::string text_of(const unsigned char* bytes, std::size_t size) {
 
 const unsigned char* bytes_of(const Field& field) { return reinterpret_cast<const unsigned char*>(field.value.data()); }
 
-std::string shape_of(const unsigned char* bytes) {
-  constexpr std::size_t kSize = sizeof(unsigned);
-  return absl::StrCat("(", as<unsigned>(bytes), ", ", as<unsigned>(bytes + kSize), ", ",
-                      as<unsigned>(bytes + 2 * kSize), ")");
-}
-
-std::string number_of(const Field& field) {
+// An address, a shape or a number.
+std::string text_of(const Field& field) {
+  const unsigned char* const bytes = bytes_of(field);
+  if (field.kind == Field::Kind::kAddress) return text_of(as<const void*>(bytes));
+  if (field.kind == Field::Kind::kShape) {
+    const auto [x, y, z] = as<std::array<unsigned, 3>>(bytes);
+    return absl::StrCat("(", x, ", ", y, ", ", z, ")");
+  }
   const bool is_wide = field.value.size() == sizeof(std::uint64_t);
-  return absl::StrCat(is_wide ? as<std::uint64_t>(bytes_of(field)) : as<std::uint32_t>(bytes_of(field)));
+  return absl::StrCat(is_wide ? as<std::uint64_t>(bytes) : as<std::uint32_t>(bytes));
 }
 
 std::string was_and_is(std::string_view what, const std::string& was, const std::string& is,
@@ -114,15 +114,7 @@ std::string was_and_is(std::string_view what, const std::string& was, const std:
 const Slots kNoSlots;
 
 // One of the two recordings.
-struct Side {
-  explicit Side(RecordedGraph of)
-      : graph(of.graph),
-        slots(of.content.finds_values ? kNoSlots : of.content.slots),
-        content(of.content),
-        values(of.values) {}
-  // For nodes inside a node, which hold no slots.
-  Side(const Template& body, const Side& of) : graph(body), slots(kNoSlots), content(of.content) {}
-
+struct Side : RecordedGraph {
   // Returns whether the graph can be read.
   bool read() {
     std::optional<Reading> read = read_all(graph);
@@ -143,17 +135,17 @@ struct Side {
     return std::string_view(reading.signature).substr(part.begin, part.end - part.begin);
   }
 
-  const Template& graph;
-  const Slots& slots;
-  const Content& content;
-  const unsigned char* const values = nullptr;
-  Reading reading;
+  // None where they were found, and inside nodes.
+  const Slots& slots = content.finds_values ? kNoSlots : content.slots;
+  Reading reading = {};
 };
 
 class Comparison {
  public:
   Comparison(RecordedGraph kept, RecordedGraph now, const std::vector<RecordedGraph>& further)
-      : kept_(kept), now_(now), further_(further.begin(), further.end()) {}
+      : kept_{kept}, now_{now} {
+    for (const RecordedGraph& one : further) further_.push_back({one});
+  }
 
   std::optional<std::string> run() {
     if (!kept_.read() || !now_.read()) return std::nullopt;
@@ -168,7 +160,9 @@ class Comparison {
  private:
   // Compares nodes inside a node of each.
   Comparison(const Template& kept, const Template& now, const Comparison& around)
-      : kept_(kept, around.kept_), now_(now, around.now_), own_memory_(around.own_memory_) {}
+      : kept_{{kept, around.kept_.content}, kNoSlots},
+        now_{{now, around.now_.content}, kNoSlots},
+        own_memory_(around.own_memory_) {}
 
   std::string compare_nodes() {
     const auto kept = static_cast<std::uint32_t>(kept_.graph.nodes.size());
@@ -316,23 +310,14 @@ class Comparison {
 
   void compare(const Field& kept, const Field& now, const Bytes& bytes) {
     if (!is_constant(kept.name, kept.slot, now.slot)) return;
-    const auto *const a = bytes.kept, *const b = bytes.now;
-    if (kept.kind != Field::Kind::kBytes && kept.value == now.value) {
-      if (kept.kind == Field::Kind::kAddress) check_memory(kept.name, a);
-      return;
-    }
-    switch (kept.kind) {
-      case Field::Kind::kBytes:
-        return compare_bytes(kept.name, bytes, kept.value.size());
-      case Field::Kind::kAddress:
-        if (is_own(as<std::uint64_t>(a), as<std::uint64_t>(b))) return;
-        return find(kept.name, text_of(as<const void*>(a)), text_of(as<const void*>(b)));
-      case Field::Kind::kNumber:
-        return find(kept.name, number_of(kept), number_of(now));
-      case Field::Kind::kShape:
-        return find(kept.name, shape_of(a), shape_of(b));
-      case Field::Kind::kOther:
-        return find(absl::StrCat(kept.name, " have changed"));
+    if (kept.kind == Field::Kind::kBytes) return compare_bytes(kept.name, bytes, kept.value.size());
+    const bool is_address = kept.kind == Field::Kind::kAddress;
+    if (kept.value == now.value) {
+      if (is_address) check_memory(kept.name, bytes.kept);
+    } else if (kept.kind == Field::Kind::kOther) {
+      find(absl::StrCat(kept.name, " have changed"));
+    } else if (!is_address || !is_own(as<std::uint64_t>(bytes.kept), as<std::uint64_t>(bytes.now))) {
+      find(kept.name, text_of(kept), text_of(now));
     }
   }
 

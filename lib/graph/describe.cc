@@ -22,9 +22,9 @@ constexpr std::size_t kUsualSignature = 128;  // Bytes of a kernel node with one
 // reading.
 class Reader {
  public:
-  Reader(const Template& from, Content* content) : from_(from), content_(*content) {}
-  // Reads as much as can be read of any graph.
-  Reader(const Template& from, Reading* reading) : from_(from), content_(reading->content), reading_(reading) {}
+  // With a reading, which has the content, reads as much as can be read of any graph.
+  Reader(const Template& from, Content* content, Reading* reading = nullptr)
+      : from_(from), content_(*content), reading_(reading) {}
 
   std::optional<Signature> read() {
     if (context_ == nullptr) return std::nullopt;
@@ -33,9 +33,19 @@ class Reader {
     put(static_cast<std::uint64_t>(from_.nodes.size()));
     for (const cudaGraphNode_t node : from_.nodes) {
       if (reading_ != nullptr) reading_->parts.push_back({end(), 0, {}, {}});
-      if (!read_place(node)) return std::nullopt;
+      NodeContent& content = content_.nodes.emplace_back();
+      // The driver's getter also works for kernels of other libraries, where the runtime's fails (fact 16). Most nodes
+      // are kernels, so this saves the query of their type.
+      content.readable = driver_.kernel_params(node, &content.kernel) == CUDA_SUCCESS;
+      if (content.readable) {
+        content.type = cudaGraphNodeTypeKernel;
+      } else if (node_type(node, &content.type) != cudaSuccess) {
+        return std::nullopt;
+      }
+      put(content.type);
+      if (!read_dependencies(node)) return std::nullopt;
       if (reading_ != nullptr) reading_->parts.back().end = end();
-      if (!read_parameters(node) && reading_ == nullptr) return std::nullopt;
+      if (!read_parameters(node, content) && reading_ == nullptr) return std::nullopt;
     }
     signature_.append(fixed_copies_);
     put(static_cast<std::uint32_t>(fixed_copies_.size()));
@@ -58,23 +68,7 @@ class Reader {
 
   std::uint32_t end() const { return static_cast<std::uint32_t>(signature_.size()); }
 
-  // Reads the node's type and dependencies.
-  bool read_place(cudaGraphNode_t node) {
-    NodeContent& content = content_.nodes.emplace_back();
-    // The driver's getter also works for kernels of other libraries, where the runtime's fails (fact 16). Most nodes
-    // are kernels, so this saves the query of their type.
-    content.readable = driver_.kernel_params(node, &content.kernel) == CUDA_SUCCESS;
-    if (content.readable) {
-      content.type = cudaGraphNodeTypeKernel;
-    } else if (node_type(node, &content.type) != cudaSuccess) {
-      return false;
-    }
-    put(content.type);
-    return read_dependencies(node);
-  }
-
-  bool read_parameters(cudaGraphNode_t node) {
-    NodeContent& content = content_.nodes.back();
+  bool read_parameters(cudaGraphNode_t node, NodeContent& content) {
     content.bytes = static_cast<std::uint32_t>(size_);
     content.readable = content.readable || content.type != cudaGraphNodeTypeKernel;
     switch (content.type) {
@@ -89,9 +83,11 @@ class Reader {
       case cudaGraphNodeTypeEmpty:
         return true;
       case cudaGraphNodeTypeMemAlloc:
-      case cudaGraphNodeTypeMemFree:
-        if (reading_ != nullptr) keep_memory(node, content);
+      case cudaGraphNodeTypeMemFree: {
+        Allocation memory;
+        if (reading_ != nullptr && node_memory(node, content.type, &memory).error == cudaSuccess) keep(content, memory);
         return false;
+      }
       default:
         return false;
     }
@@ -302,7 +298,7 @@ class Reader {
   bool read_memcpy(cudaGraphNode_t node, NodeContent& content) {
     cudaMemcpy3DParms params;
     std::memset(&params, 0, sizeof params);
-    if (copy_params(node, &params).error != cudaSuccess) return false;
+    if (cudaGraphMemcpyNodeGetParams(node, &params) != cudaSuccess) return false;
     const bool flat = params.srcArray == nullptr && params.dstArray == nullptr && params.extent.height <= 1 &&
                       params.extent.depth <= 1;
     put(flat);
@@ -332,11 +328,6 @@ class Reader {
     }
     keep(content, params);
     return true;
-  }
-
-  void keep_memory(cudaGraphNode_t node, NodeContent& content) {
-    Allocation memory;
-    if (node_memory(node, content.type, &memory).error == cudaSuccess) keep(content, memory);
   }
 
   bool read_host(cudaGraphNode_t node, NodeContent& content) {
@@ -385,10 +376,27 @@ std::string_view without_fixed_copies(const Signature& signature) {
   return std::string_view(signature).substr(0, end - size);
 }
 
+Change change(const Content& from, const Content& to, std::uint32_t index) {
+  const NodeContent& a = from.nodes[index];
+  const NodeContent& b = to.nodes[index];
+  if (!a.readable || !b.readable) return Change::kOther;
+  const bool same = a.size == b.size && std::equal(from.bytes.begin() + a.bytes, from.bytes.begin() + a.bytes + a.size,
+                                                   to.bytes.begin() + b.bytes);
+  if (a.type != cudaGraphNodeTypeKernel) return same ? Change::kNone : Change::kOther;
+  const CUDA_KERNEL_NODE_PARAMS& x = a.kernel;
+  const CUDA_KERNEL_NODE_PARAMS& y = b.kernel;
+  if (x.func != y.func || x.kern != y.kern || x.blockDimX != y.blockDimX || x.blockDimY != y.blockDimY ||
+      x.blockDimZ != y.blockDimZ || x.sharedMemBytes != y.sharedMemBytes) {
+    return Change::kOther;
+  }
+  if (x.gridDimX != y.gridDimX || x.gridDimY != y.gridDimY || x.gridDimZ != y.gridDimZ) return Change::kGrid;
+  return same ? Change::kNone : Change::kArguments;
+}
+
 std::optional<Reading> read_all(const Template& from) {
   LastErrorGuard last_error;
   Reading reading;
-  std::optional<Signature> signature = Reader(from, &reading).read();
+  std::optional<Signature> signature = Reader(from, &reading.content, &reading).read();
   if (!signature) return std::nullopt;
   reading.signature = *std::move(signature);
   return reading;

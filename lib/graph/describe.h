@@ -26,6 +26,16 @@ std::string_view without_fixed_copies(const Signature& signature);
 // support one of its nodes or it could not be read.
 std::optional<Signature> describe(const Template& from, Content* content);
 
+// How nodes differ, in rising order of what a change takes. The device can change arguments and grids.
+enum class Change : std::uint8_t {
+  kNone,
+  kArguments,  // A kernel's argument bytes.
+  kGrid,       // A kernel's grid, and perhaps its argument bytes.
+  kOther,      // Anything else of a kernel, anything in another type of node, or a node that could not be read.
+};
+// How two nodes of the same index differ in contents of equal signature.
+Change change(const Content& from, const Content& to, std::uint32_t index);
+
 // As much of any graph as can be read, for comparison with another recording of the same `fn` (compare.h).
 struct Reading {
   struct Attribute {

@@ -6,17 +6,55 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "cuda/compat.h"
 #include "cuda/driver.h"
+#include "cuda/errors.h"
+#include "graph/recorder_calls.h"
 
 namespace graphcache {
 namespace {
 
 constexpr std::size_t kNone = SIZE_MAX;  // No slot can go there.
 
+// Indexed by cudaGraphNodeType.
+constexpr const char* kKinds[] = {"kernel",
+                                  "copy",
+                                  "set",
+                                  "host function",
+                                  "child graph",
+                                  "empty node",
+                                  "event wait",
+                                  "event",
+                                  "signal",
+                                  "wait for a signal",
+                                  "allocation",
+                                  "free",
+                                  "batch",
+                                  "condition",
+                                  "batch of copies",
+                                  "node of a newer type"};
+static_assert(cudaGraphNodeTypeEmpty == 5 && cudaGraphNodeTypeMemFree == 11);
+
 }  // namespace
+
+std::string name_of(const CUDA_KERNEL_NODE_PARAMS& kernel) {
+  const Driver& by = driver();
+  const char* name = nullptr;
+  const bool found = kernel.func != nullptr
+                         ? by.function_name != nullptr && by.function_name(&name, kernel.func) == CUDA_SUCCESS
+                         : by.kernel_name != nullptr && by.kernel_name(&name, kernel.kern) == CUDA_SUCCESS;
+  return found ? readable(name) : kUnknownName;
+}
+
+std::string kind_of(const NodeContent& node) {
+  if (node.type == cudaGraphNodeTypeKernel) return absl::StrCat("kernel ", name_of(node.kernel));
+  const auto type = static_cast<std::size_t>(node.type);
+  return type < std::size(kKinds) ? kKinds[type] : absl::StrCat("node of type ", type);
+}
 
 std::vector<Field> fields_of(const Reading& reading, const Slots& slots, std::uint32_t index) {
   using Kind = Field::Kind;
@@ -26,9 +64,8 @@ std::vector<Field> fields_of(const Reading& reading, const Slots& slots, std::ui
   // `target` is the field's offset in the slot node's block.
   const auto add_bytes = [&](Kind kind, std::string name, const char* shown, const void* value, std::size_t size,
                              std::size_t target) {
-    const bool may_follow = slot_node != nullptr && target != kNone;
     fields.push_back({kind, std::move(name), shown, std::string(static_cast<const char*>(value), size),
-                      may_follow ? slots.binding(*slot_node, slot_node->fields + target) : nullptr});
+                      slots.binding(slot_node, target)});
   };
   const auto add = [&](Kind kind, const char* name, const char* shown, const auto& value, std::size_t target = kNone) {
     add_bytes(kind, name, shown, &value, sizeof value, target);
@@ -59,20 +96,14 @@ std::vector<Field> fields_of(const Reading& reading, const Slots& slots, std::ui
       add(Kind::kAddress, "the source", "source", copy.srcPtr.ptr, offsetof(cudaMemcpy3DParms, srcPtr.ptr));
       add(Kind::kNumber, "the size", "bytes", copy.extent.width, offsetof(cudaMemcpy3DParms, extent.width));
       // Copies of one row have no pitches.
-      const bool has_rows = copy.extent.height > 1 || copy.extent.depth > 1;
-      const auto of_array = [](cudaArray_t array) { return reinterpret_cast<std::uintptr_t>(array); };
-      const std::array<std::size_t, 12> rest = {of_array(copy.dstArray),
-                                                of_array(copy.srcArray),
-                                                copy.dstPos.x,
-                                                copy.dstPos.y,
-                                                copy.dstPos.z,
-                                                copy.srcPos.x,
-                                                copy.srcPos.y,
-                                                copy.srcPos.z,
-                                                has_rows ? copy.dstPtr.pitch : 0,
-                                                has_rows ? copy.srcPtr.pitch : 0,
-                                                copy.extent.height,
-                                                copy.extent.depth};
+      const std::size_t height = copy.extent.height, depth = copy.extent.depth;
+      const bool has_rows = height > 1 || depth > 1;
+      const std::size_t dst_pitch = has_rows ? copy.dstPtr.pitch : 0, src_pitch = has_rows ? copy.srcPtr.pitch : 0;
+      const struct {
+        cudaArray_t dst, src;
+        cudaPos dst_at, src_at;
+        std::size_t dst_pitch, src_pitch, height, depth;
+      } rest = {copy.dstArray, copy.srcArray, copy.dstPos, copy.srcPos, dst_pitch, src_pitch, height, depth};
       add(Kind::kOther, "its arrays, positions, pitches or numbers of rows", nullptr, rest);
       // The kind follows from the memory at both ends, so it means nothing where an end is a slot.
       if (fields[0].slot != nullptr || fields[1].slot != nullptr) break;
@@ -108,10 +139,43 @@ std::vector<Field> fields_of(const Reading& reading, const Slots& slots, std::ui
   return fields;
 }
 
+bool read_graph_info(const Template& from, const Content& content, GraphInfo* info) {
+  const LastErrorGuard last_error;
+  const std::optional<Reading> reading = read_all(from);
+  if (!reading) return false;
+  for (std::uint32_t i = 0; i < from.nodes.size(); ++i) {
+    const NodeContent& of = reading->content.nodes[i];
+    const std::vector<Field> fields = fields_of(*reading, content.slots, i);
+    GraphNode& node = info->nodes.emplace_back();
+    node.type = of.type;
+    node.name = kind_of(of);
+    node.dependencies = reading->parts[i].dependencies;
+    if (of.type == cudaGraphNodeTypeKernel) {
+      node.grid = dim3(of.kernel.gridDimX, of.kernel.gridDimY, of.kernel.gridDimZ);
+      node.block = dim3(of.kernel.blockDimX, of.kernel.blockDimY, of.kernel.blockDimZ);
+      node.shared_bytes = of.kernel.sharedMemBytes;
+      node.grid_is_slot = fields[0].slot != nullptr;
+      node.block_is_slot = fields[1].slot != nullptr;
+      node.shared_is_slot = fields[2].slot != nullptr;
+      for (const auto& [known, value] : reading->parts[i].attributes) {
+        node.attributes.push_back({known->name, known->text(value)});
+      }
+    }
+    for (const Field& field : fields) {
+      if (field.shown == nullptr) continue;
+      node.arguments.push_back({*field.shown == '\0' ? field.name : field.shown,
+                                {field.value.begin(), field.value.end()},
+                                field.slot != nullptr});
+    }
+  }
+  return true;
+}
+
 void find_kernel(const CUDA_KERNEL_NODE_PARAMS& params, SlotNode* node) {
   node->function = params.func != nullptr ? params.func : function_of_library(params.kern);
   node->context = params.ctx;
-  if (params.ctx != current_context()) node->foreign = params.kern;
+  node->is_of_device = params.ctx == current_context();
+  if (!node->is_of_device) node->foreign = params.kern;
 }
 
 SlotNode& add_slot_node(const Content& content, std::uint32_t index, Slots* slots) {

@@ -1,5 +1,5 @@
-// The values among the parameters of a node that was read: by name, as reports show them and two recordings are
-// compared by them, and as the fields of a slot node.
+// Nodes that were read as reports show them (graphcache/graph_info.h): their names, and the values among their
+// parameters. Two recordings are compared by these, and they become the fields of a slot node.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,16 @@
 
 #include "graph/describe.h"
 #include "graph/template.h"
+#include "graphcache/graph_info.h"
 
 namespace graphcache {
+
+// Stands for a kernel whose name the driver does not report.
+inline constexpr char kUnknownName[] = "of unknown name";
+std::string name_of(const CUDA_KERNEL_NODE_PARAMS& kernel);
+
+// "kernel add(float*)", "copy", "host function", ...
+std::string kind_of(const NodeContent& node);
 
 struct Field {
   enum class Kind : std::uint8_t { kBytes, kAddress, kNumber, kShape, kOther };
@@ -25,6 +33,11 @@ struct Field {
 // In an order that depends on the node's type alone. Arguments are left out where the driver does not report them, as
 // are fields that mean nothing beside one that follows a slot.
 std::vector<Field> fields_of(const Reading& reading, const Slots& slots, std::uint32_t index);
+
+// Fills in the nodes. Returns false if their types or dependencies cannot be read. The caller has exclusive access to
+// the graph. REQUIRES: the graph's device is current. Nodes in bodies of conditional nodes and in child graphs are left
+// out.
+bool read_graph_info(const Template& from, const Content& content, GraphInfo* info);
 
 // Sets the driver's handles of the kernel and of its context.
 void find_kernel(const CUDA_KERNEL_NODE_PARAMS& params, SlotNode* node);

@@ -7,11 +7,9 @@
 #include <cstring>
 #include <utility>
 
-#include "cuda/driver.h"
-#include "graph/difference.h"
+#include "graph/describe.h"
 #include "graph/fields.h"
 #include "graph/inspect.h"
-#include "graph/node_names.h"
 #include "graph/outside.h"
 #include "graph/recording.h"
 
@@ -43,10 +41,6 @@ bool can_be_set(const Content& content, const NodeContent& node, std::size_t off
     default:
       return false;
   }
-}
-
-bool is_other(const detail::ValuePlace& place, const Content& before, const Content& now) {
-  return std::memcmp(before.values.data() + place.offset, now.values.data() + place.offset, place.size) != 0;
 }
 
 // How much a floating-point value has changed as a float, in units of its last bit. 0 if that does not show there.
@@ -154,7 +148,8 @@ void FoundValues::learn(const Content& before, const Content& now, RecordAgain r
   }
   ValueSet changed = 0, fresh = 0;  // Fresh values have not changed before.
   for (std::size_t i = 0; i < places_.size(); ++i) {
-    if (!is_other(places_[i], before, now)) continue;
+    const std::size_t at = places_[i].offset;
+    if (std::memcmp(before.values.data() + at, now.values.data() + at, places_[i].size) == 0) continue;
     changed |= bit(i);
     if (changes_[i] == 0) fresh |= bit(i);
   }
@@ -331,7 +326,6 @@ void FoundValues::find(const Content& now) {
 
 void FoundValues::bind(Content* content) const {
   Slots& slots = content->slots;
-  slots.context = current_context();
   if (has_given_up()) return;
   content->values_are_found = found_ != 0;
   for (std::size_t i = 0; i < places_.size(); ++i) {

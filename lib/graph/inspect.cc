@@ -27,10 +27,22 @@ class Inspection {
 
   // Fills in what the content says of its nodes. Notes nodes that cannot be read, and fails only if the error has
   // destroyed the context.
-  CallResult read(const std::vector<cudaGraphNode_t>& nodes) {
-    const CallResult done = read(nodes, /*is_child=*/false);
-    content_.leaves_memory = leaves_memory();
-    return done;
+  CallResult read(const std::vector<cudaGraphNode_t>& nodes, bool is_child = false) {
+    for (std::uint32_t i = 0; i < nodes.size(); ++i) {
+      if (!is_child) index_ = i;
+      const CallResult done = read(nodes[i], is_child ? nullptr : content_.slots.node(i));
+      if (is_fatal(done.error)) return done;
+      if (done.error != cudaSuccess) unread_ = done;
+    }
+    return {};
+  }
+
+  // Whether a node that was read allocates memory that none of them frees.
+  bool leaves_memory() {
+    std::sort(freed_.begin(), freed_.end());
+    return std::any_of(allocated_.begin(), allocated_.end(), [&](const AddressRange& memory) {
+      return !std::binary_search(freed_.begin(), freed_.end(), memory.begin);
+    });
   }
 
   absl::Status unfit() const {
@@ -46,28 +58,10 @@ class Inspection {
           "after fn has returned: pass the pointer as a slot, use memory from cudaMallocHost or cudaHostRegister, or "
           "keep the memory before the copy, by Recorder::keep of a container or of shared_ptr<void>(owner, memory)");
     }
-    if (unread_.error != cudaSuccess) return cuda_failure(unread_.call, unread_.error);
-    return absl::OkStatus();
+    return unread_.status();
   }
 
  private:
-  bool leaves_memory() {
-    std::sort(freed_.begin(), freed_.end());
-    return std::any_of(allocated_.begin(), allocated_.end(), [&](const AddressRange& memory) {
-      return !std::binary_search(freed_.begin(), freed_.end(), memory.begin);
-    });
-  }
-
-  CallResult read(const std::vector<cudaGraphNode_t>& nodes, bool is_child) {
-    for (std::uint32_t i = 0; i < nodes.size(); ++i) {
-      if (!is_child) index_ = i;
-      const CallResult done = read(nodes[i], is_child ? nullptr : content_.slots.node(i));
-      if (is_fatal(done.error)) return done;
-      if (done.error != cudaSuccess) unread_ = done;
-    }
-    return {};
-  }
-
   CallResult read(cudaGraphNode_t node, const SlotNode* slot_node) {
     cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
     const CallResult found{"cudaGraphNodeGetType", node_type(node, &type)};
@@ -76,7 +70,7 @@ class Inspection {
     switch (type) {
       case cudaGraphNodeTypeMemcpy: {
         cudaMemcpy3DParms params = {};
-        const CallResult done = copy_params(node, &params);
+        const CallResult done{"cudaGraphMemcpyNodeGetParams", cudaGraphMemcpyNodeGetParams(node, &params)};
         if (done.error == cudaSuccess) add(params, slot_node);
         return done;
       }
@@ -98,7 +92,7 @@ class Inspection {
       }
       case cudaGraphNodeTypeGraph: {
         cudaGraph_t child = nullptr;
-        const CallResult got = child_graph(node, &child);
+        const CallResult got{"cudaGraphChildGraphNodeGetGraph", cudaGraphChildGraphNodeGetGraph(node, &child)};
         if (got.error != cudaSuccess) return got;
         std::vector<cudaGraphNode_t> nodes;
         const CallResult listed = list_nodes(child, &nodes);
@@ -133,9 +127,8 @@ class Inspection {
 
   void add(const cudaMemcpy3DParms& copy, const SlotNode* slot_node) {
     const auto add_raw = [&](const cudaPitchedPtr& memory, const cudaPos& at, std::size_t field) {
-      const bool is_slot =
-          slot_node != nullptr && content_.slots.binding(*slot_node, slot_node->fields + field) != nullptr;
-      if (is_slot || memory.ptr == nullptr) return;  // An array has no pointer.
+      // An array has no pointer.
+      if (content_.slots.binding(slot_node, field) != nullptr || memory.ptr == nullptr) return;
       const std::size_t row = at.z * memory.ysize + at.y;
       const char* const begin = static_cast<const char*>(memory.ptr) + row * memory.pitch + at.x;
       copies_pageable_ = copies_pageable_ || (!is_own(begin) && !is_kept(begin) && is_pageable_memory(begin));
@@ -174,10 +167,9 @@ absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, const void* plac
   if (!has_context()) return cuda_failure("cuCtxGetCurrent", cudaErrorDeviceUninitialized);
   content->node_count = nodes.size();
   Inspection inspection(place, content);
-  if (const CallResult done = inspection.read(nodes); done.error != cudaSuccess) {
-    return cuda_failure(done.call, done.error);
-  }
-  return place == nullptr ? absl::OkStatus() : inspection.unfit();
+  const absl::Status status = inspection.read(nodes).status();
+  content->leaves_memory = inspection.leaves_memory();
+  return place == nullptr || !status.ok() ? status : inspection.unfit();
 }
 
 CallResult find_pageable(const void* memory, bool* pageable) {

@@ -18,16 +18,11 @@
 namespace graphcache {
 namespace {
 
-struct Range {
-  const char* begin;
-  std::size_t size;
-};
-
 // What a copy reads, from its first byte to its last, or nothing of arrays.
-Range source_of(const cudaMemcpy3DParms& copy) {
+absl::Span<const char> source_of(const cudaMemcpy3DParms& copy) {
   const cudaPitchedPtr& memory = copy.srcPtr;
   const cudaPos& at = copy.srcPos;
-  if (memory.ptr == nullptr || copy.extent.width == 0) return {nullptr, 0};
+  if (memory.ptr == nullptr || copy.extent.width == 0) return {};
   const std::size_t rows = std::max<std::size_t>(1, copy.extent.height);
   const std::size_t last = (std::max<std::size_t>(1, copy.extent.depth) - 1) * memory.ysize + rows - 1;
   const std::size_t first = at.z * memory.ysize + at.y;
@@ -132,16 +127,14 @@ void note_ranges(const detail::Call& call, Content* content) {
 
 HostSources::HostSources(const Template& graph, const Content& content) : content_(content) {
   if (!has_context()) return;
-  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+  for (std::uint32_t i = 0; i < graph.nodes.size(); ++i) {
     cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
     if (node_type(graph.nodes[i], &type) != cudaSuccess || type != cudaGraphNodeTypeMemcpy) continue;
     cudaMemcpy3DParms copy = {};
-    if (copy_params(graph.nodes[i], &copy).error != cudaSuccess) continue;
-    const SlotNode* const slots = content.slots.node(static_cast<std::uint32_t>(i));
-    const bool follows =
-        slots != nullptr &&
-        content.slots.binding(*slots, slots->fields + offsetof(cudaMemcpy3DParms, srcPtr.ptr)) != nullptr;
-    if (const auto found = follows ? std::nullopt : hash(copy)) sources_.push_back({i, copy, *found});
+    if (cudaGraphMemcpyNodeGetParams(graph.nodes[i], &copy) != cudaSuccess) continue;
+    const SlotNode* const node = content.slots.node(i);
+    if (content.slots.binding(node, offsetof(cudaMemcpy3DParms, srcPtr.ptr)) != nullptr) continue;
+    if (const auto found = hash(copy)) sources_.push_back({i, copy, *found});
   }
 }
 
@@ -156,15 +149,15 @@ std::string HostSources::change() const {
 }
 
 std::optional<std::uint64_t> HostSources::hash(const cudaMemcpy3DParms& copy) const {
-  const Range range = source_of(copy);
-  if (range.begin == nullptr) return std::nullopt;
-  const auto is_kept = [&](const KeptMemory& kept) { return kept.contains(range.begin, range.size); };
+  const absl::Span<const char> range = source_of(copy);
+  if (range.empty()) return std::nullopt;
+  const auto is_kept = [&](const KeptMemory& kept) { return kept.contains(range.data(), range.size()); };
   cudaPointerAttributes attributes = {};
-  if (cudaPointerGetAttributes(&attributes, range.begin) != cudaSuccess) return std::nullopt;
+  if (cudaPointerGetAttributes(&attributes, range.data()) != cudaSuccess) return std::nullopt;
   if (attributes.type == cudaMemoryTypeHost) {
-    const auto first = reinterpret_cast<std::uintptr_t>(range.begin);
+    const auto first = reinterpret_cast<std::uintptr_t>(range.data());
     const auto allocation = allocation_at(first);
-    if (!allocation || allocation_at(first + range.size - 1) != allocation) return std::nullopt;
+    if (!allocation || allocation_at(first + range.size() - 1) != allocation) return std::nullopt;
   } else if (attributes.type != cudaMemoryTypeUnregistered ||
              std::none_of(content_.kept_memory.begin(), content_.kept_memory.end(), is_kept)) {
     return std::nullopt;
@@ -173,7 +166,7 @@ std::optional<std::uint64_t> HostSources::hash(const cudaMemcpy3DParms& copy) co
   std::uint64_t hash = 0;
   for (std::size_t z = 0; z < std::max<std::size_t>(1, copy.extent.depth); ++z) {
     for (std::size_t y = 0; y < rows; ++y) {
-      const char* const row = range.begin + (z * copy.srcPtr.ysize + y) * copy.srcPtr.pitch;
+      const char* const row = range.data() + (z * copy.srcPtr.ysize + y) * copy.srcPtr.pitch;
       hash = hash * 31 + std::hash<std::string_view>()(std::string_view(row, copy.extent.width));
     }
   }

@@ -45,7 +45,7 @@ class HostSources {
 
  private:
   struct Source {
-    std::size_t node;
+    std::uint32_t node;
     cudaMemcpy3DParms copy;
     std::uint64_t hash;
   };

@@ -1,5 +1,4 @@
-#include "graph/own_graph.h"
-
+// Makes a template of a graph that the program made itself (graphcache/graph.h).
 #include <absl/cleanup/cleanup.h>
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
@@ -17,17 +16,18 @@
 #include "cuda/compat.h"
 #include "cuda/driver.h"
 #include "cuda/errors.h"
+#include "graph/capture.h"
 #include "graph/describe.h"
 #include "graph/fields.h"
 #include "graph/inspect.h"
-#include "graph/node_names.h"
 #include "graphcache/status.h"
 
 namespace graphcache {
 namespace {
 
-absl::Status no_binding(std::size_t number, absl::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat("Graph::bound[", number, "]: ", why));
+template <class... Text>
+absl::Status no_binding(std::size_t number, const Text&... why) {
+  return absl::InvalidArgumentError(absl::StrCat("Graph::bound[", number, "]: ", why...));
 }
 
 // Whether `wanted` means a kernel of this readable name. Names of template kernels begin with their return type, void.
@@ -44,12 +44,12 @@ bool is_called(absl::string_view name, absl::string_view wanted) {
 class Binder {
  public:
   Binder(Template& graph, const Reading& reading, const detail::Call& call)
-      : graph_(graph), reading_(reading), call_(call), places_(call.places()) {}
+      : graph_(graph), reading_(reading), call_(call) {}
 
   // Finds the nodes that a binding names, and checks that the values fit. `nodes` are those of the program's graph.
   absl::Status add(std::size_t number, const BoundArgument& bound, const std::vector<cudaGraphNode_t>& nodes) {
-    if (bound.slot < 0 || static_cast<std::size_t>(bound.slot) >= places_.size()) {
-      return no_binding(number, absl::StrCat("there is no value ", bound.slot, ": params has ", places_.size()));
+    if (bound.slot < 0 || static_cast<std::size_t>(bound.slot) >= call_.places().size()) {
+      return no_binding(number, "there is no value ", bound.slot, ": params has ", call_.places().size());
     }
     if (bound.node != nullptr) {
       const auto found = std::find(nodes.begin(), nodes.end(), bound.node);
@@ -63,18 +63,17 @@ class Binder {
       if (node.type != cudaGraphNodeTypeKernel) continue;
       const std::string name = name_of(node.kernel);
       if (name == kUnknownName) {
-        return no_binding(number, absl::StrCat("the driver does not report the name of node ", i, ": bind by nodes"));
+        return no_binding(number, "the driver does not report the name of node ", i, ": bind by nodes");
       }
       if (!is_called(name, bound.kernel)) continue;
       any = true;
       if (absl::Status status = add(number, bound, i); !status.ok()) return status;
     }
-    return any ? absl::OkStatus() : no_binding(number, absl::StrCat("no kernel is called ", bound.kernel));
+    return any ? absl::OkStatus() : no_binding(number, "no kernel is called ", bound.kernel);
   }
 
   // Writes the call's values into the nodes and fills in the slots.
   absl::Status bind(Slots* slots) {
-    slots->context = current_context();
     for (const auto& [index, arguments] : bound_) {
       if (absl::Status status = bind(index, arguments, slots); !status.ok()) return status;
     }
@@ -87,21 +86,20 @@ class Binder {
   absl::Status add(std::size_t number, const BoundArgument& bound, std::uint32_t index) {
     const NodeContent& node = reading_.content.nodes[index];
     const std::string what = absl::StrCat("node ", index, ", ", kind_of(node), ", ");
-    if (node.type != cudaGraphNodeTypeKernel) return no_binding(number, what + "is no kernel");
-    if (!node.readable) return no_binding(number, what + "has parameters that the driver does not report");
+    if (node.type != cudaGraphNodeTypeKernel) return no_binding(number, what, "is no kernel");
+    if (!node.readable) return no_binding(number, what, "has parameters that the driver does not report");
     if (bound.argument < 0 || static_cast<std::uint32_t>(bound.argument) >= node.argument_count) {
-      return no_binding(number,
-                        absl::StrCat(what, "has no argument ", bound.argument, ": it has ", node.argument_count));
+      return no_binding(number, what, "has no argument ", bound.argument, ": it has ", node.argument_count);
     }
     const auto argument = static_cast<std::uint32_t>(bound.argument);
     const auto slot = static_cast<std::uint32_t>(bound.slot);
     const std::size_t size = reading_.sizes[node.first_argument + argument];
-    if (size != places_[slot].size) {
-      return no_binding(number, absl::StrCat(what, "argument ", argument, " has ", size, " bytes, and value ", slot,
-                                             " has ", places_[slot].size));
+    if (size != call_.places()[slot].size) {
+      return no_binding(number, what, "argument ", argument, " has ", size, " bytes, and value ", slot, " has ",
+                        call_.places()[slot].size);
     }
     if (!bound_[index].emplace(argument, slot).second) {
-      return no_binding(number, absl::StrCat(what, "argument ", argument, " is bound twice"));
+      return no_binding(number, what, "argument ", argument, " is bound twice");
     }
     return absl::OkStatus();
   }
@@ -114,7 +112,7 @@ class Binder {
           absl::StrCat("node ", index, ", ", kind_of(content), ": the driver cannot set its arguments"));
     }
     for (const auto& [argument, slot] : arguments) {
-      const detail::ValuePlace& place = places_[slot];
+      const detail::ValuePlace& place = call_.places()[slot];
       const std::uint32_t at = slots->arguments[node.first_argument + argument];
       slots->bindings.push_back(
           {at, static_cast<std::uint32_t>(place.size), static_cast<std::uint32_t>(place.offset), nullptr});
@@ -134,34 +132,23 @@ class Binder {
   Template& graph_;
   const Reading& reading_;
   const detail::Call& call_;
-  const absl::Span<const detail::ValuePlace> places_;
   std::map<std::uint32_t, Arguments> bound_;  // Keyed by node.
 };
-
-// Makes a clone that shares nothing with the graph. CUDA records a clone in its original, where threads that use either
-// one would collide (fact 35). So this clones twice: the second clone is recorded only in the first, which is
-// destroyed.
-cudaError_t clone_apart(cudaGraph_t graph, OwnedGraph* out) {
-  cudaGraph_t between = nullptr;
-  if (const cudaError_t error = cudaGraphClone(&between, graph); error != cudaSuccess) return error;
-  const OwnedGraph gone(between);
-  cudaGraph_t made = nullptr;
-  const cudaError_t error = cudaGraphClone(&made, between);
-  if (error == cudaSuccess) *out = OwnedGraph(made);
-  return error;
-}
 
 // Fills in the template and its content.
 absl::Status take(const Graph& made, const detail::Call& call, Template* out, Content* content) {
   if (made.graph == nullptr) return absl::InvalidArgumentError("fn returned no graph");
   const LastErrorGuard last_error;
   std::vector<cudaGraphNode_t> nodes;
-  if (const CallResult listed = list_nodes(made.graph, &nodes); listed.error != cudaSuccess) {
-    return cuda_failure(listed.call, listed.error);
-  }
+  if (absl::Status failed = list_nodes(made.graph, &nodes).status(); !failed.ok()) return failed;
   if (nodes.empty()) return absl::InvalidArgumentError("the graph that fn returned has no nodes");
   if (!made.give_away) {
-    const cudaError_t error = clone_apart(made.graph, &out->graph);
+    // CUDA records a clone in its original, where threads that use either one would collide (fact 35). So this clones
+    // twice: the second clone is recorded only in the first, which is destroyed.
+    cudaGraph_t between = nullptr;
+    cudaError_t error = cudaGraphClone(&between, made.graph);
+    OwnedGraph gone(between);
+    if (error == cudaSuccess) error = clone(gone, &out->graph);
     const absl::Status why = cuda_failure("cudaGraphClone", error);
     if (error == cudaErrorNotSupported) {
       return absl::FailedPreconditionError(absl::StrCat(
@@ -169,9 +156,7 @@ absl::Status take(const Graph& made, const detail::Call& call, Template* out, Co
     }
     if (error != cudaSuccess) return why;
   }
-  if (const CallResult listed = out->list_nodes(); listed.error != cudaSuccess) {
-    return cuda_failure(listed.call, listed.error);
-  }
+  if (absl::Status failed = out->list_nodes().status(); !failed.ok()) return failed;
   if (absl::Status status = inspect(out->nodes, /*place=*/nullptr, content); !status.ok()) return status;
   content->values.assign(call.values, call.values + call.values_size);
   if (made.bound.empty()) return absl::OkStatus();
@@ -205,8 +190,7 @@ Captured make_graph(const detail::Call& call, int of_device) {
   if (const cudaError_t error = last_error.caused(); error != cudaSuccess) {
     add_failure(&made.fn, cuda_failure("a CUDA call of fn", error));
   }
-  const CallResult back = device.put_back();
-  if (back.error != cudaSuccess) add_failure(&made.fn, cuda_failure(back.call, back.error));
+  add_failure(&made.fn, device.put_back().status());
   if (made.fn.ok()) made.capture = take(*graph, call, &made.graph, &made.content);
   return made;
 }

@@ -11,16 +11,6 @@
 #include "cuda/errors.h"
 
 namespace graphcache {
-namespace {
-
-std::string name_of(const void* kernel) {
-  const LastErrorGuard last_error;
-  const char* mangled = nullptr;
-  if (cudaFuncGetName(&mangled, kernel) != cudaSuccess || mangled == nullptr) return "a kernel";
-  return readable(mangled);
-}
-
-}  // namespace
 
 std::string readable(const char* mangled) {
   if (std::strncmp(mangled, "_Z", 2) != 0) return mangled;
@@ -30,7 +20,11 @@ std::string readable(const char* mangled) {
 }
 
 std::string RecorderCalls::text_of(const Call& call) {
-  return call.kernel == nullptr ? call.name : absl::StrCat(call.name, " of ", name_of(call.kernel));
+  if (call.kernel == nullptr) return call.name;
+  const LastErrorGuard last_error;
+  const char* mangled = nullptr;
+  const bool is_known = cudaFuncGetName(&mangled, call.kernel) == cudaSuccess && mangled != nullptr;
+  return absl::StrCat(call.name, " of ", is_known ? readable(mangled) : "a kernel");
 }
 
 std::string RecorderCalls::place() const {

@@ -16,28 +16,10 @@
 #include "graph/setter.h"
 #include "graphcache/status.h"
 
-namespace graphcache {
-
-namespace detail {
+namespace graphcache::detail {
 namespace {
 
 constexpr std::size_t kAlignment = alignof(std::max_align_t);
-
-// Gets the driver's handles of a kernel, by which runs set the node. That costs 0.145 us, against 0.29 us by the
-// runtime, which looks up the symbol each time. Unlike cudaGetFuncBySymbol, the driver also knows kernels of libraries
-// and leaves the last error alone.
-absl::Status look_up(cudaGraphNode_t node, SlotNode* out) {
-  CUDA_KERNEL_NODE_PARAMS params = {};
-  const CUresult result = driver().kernel_params(node, &params);
-  if (result != CUDA_SUCCESS) {
-    return cuda_failure("a kernel with slots, cudaGraphKernelNodeGetParams by the driver",
-                        static_cast<cudaError_t>(result));
-  }
-  find_kernel(params, out);
-  if (out->function != nullptr || out->foreign != nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      "the driver does not report the function of a kernel with slots, so no run could set its arguments");
-}
 
 int device_of(const cudaPointerAttributes& memory) {
   const bool is_devices = memory.type == cudaMemoryTypeDevice || memory.type == cudaMemoryTypeManaged;
@@ -55,7 +37,7 @@ bool must_not_become_pageable(cudaMemoryType to, cudaMemoryType from) {
 }  // namespace
 
 Recording::Recording(cudaStream_t stream, const Call& call, Mode mode, Setter& setter) noexcept
-    : stream_(stream), call_(call), mode_(mode), id_(next_id()), setter_(setter) {
+    : stream_(stream), call_(call), mode_(mode), setter_(setter) {
   if (mode_ == Mode::kDirect) return;
   LastErrorGuard last_error;
   CaptureInfo info;
@@ -88,15 +70,14 @@ absl::Status Recording::invoke() {
     call_.threw = true;
     device.put_back();
   };
-  absl::Status status = call_.callee->invoke(call_.fn, recorder, id_, call_.values);
+  absl::Status status = call_.callee->invoke(call_.fn, recorder, captured_.content.id, call_.values);
   std::move(threw).Cancel();
   leave();
   add_failure(&status, status_);
   if (const cudaError_t error = last_error.caused(); error != cudaSuccess) {
     add_failure(&status, failure_of_fn("a CUDA call of fn", error));
   }
-  const CallResult back = device.put_back();
-  if (back.error != cudaSuccess) add_failure(&status, cuda_failure(back.call, back.error));
+  add_failure(&status, device.put_back().status());
   return status;
 }
 
@@ -133,7 +114,7 @@ bool Recording::take(SlotNode& node, const ArgView& arg, std::size_t field) {
         "the slot to device memory by Recorder::write outside of the body, and pass that memory"));
     return false;
   }
-  if (arg.recording != id_) {
+  if (arg.recording != captured_.content.id) {
     fail_as_misused(
         absl::InvalidArgumentError("a slot was used that belongs to another run: a slot is valid only inside the call "
                                    "of fn that it was passed to"));
@@ -233,7 +214,8 @@ void Recording::keep_node(cudaStream_t stream, SlotNode node, cudaGraphNodeType 
 
 // Nodes are listed in the order in which they were captured (docs/semantics.md), so the search for each starts after
 // the previous one and wraps around if needed.
-absl::Status Recording::take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slots) {
+absl::Status Recording::find_slots() {
+  const std::vector<cudaGraphNode_t>& nodes = captured_.graph.nodes;
   auto at = nodes.begin();
   for (std::size_t i = 0; i < slot_nodes_.size(); ++i) {
     auto found = std::find(at, nodes.end(), slot_nodes_[i]);
@@ -246,28 +228,30 @@ absl::Status Recording::take_slots(const std::vector<cudaGraphNode_t>& nodes, Sl
   }
   std::sort(slots_.nodes.begin(), slots_.nodes.end(),
             [](const SlotNode& a, const SlotNode& b) { return a.index < b.index; });
-  slots_.context = current_context();
+  // Runs set kernels by the driver's handles. That costs 0.145 us, against 0.29 us by the runtime, which looks up the
+  // symbol each time. Unlike cudaGetFuncBySymbol, the driver also knows kernels of libraries and leaves the last error
+  // alone.
+  bool any_foreign = false;
   for (SlotNode& node : slots_.nodes) {
     if (node.type != cudaGraphNodeTypeKernel) continue;
-    if (absl::Status unknown = look_up(nodes[node.index], &node); !unknown.ok()) return unknown;
+    CUDA_KERNEL_NODE_PARAMS params = {};
+    const auto error = static_cast<cudaError_t>(driver().kernel_params(nodes[node.index], &params));
+    if (error != cudaSuccess) {
+      return cuda_failure("a kernel with slots, cudaGraphKernelNodeGetParams by the driver", error);
+    }
+    find_kernel(params, &node);
+    any_foreign |= node.foreign != nullptr;
+    if (node.function == nullptr && node.foreign == nullptr) {
+      return absl::FailedPreconditionError(
+          "the driver does not report the function of a kernel with slots, so no run could set its arguments");
+    }
   }
-  const bool any_foreign = std::any_of(slots_.nodes.begin(), slots_.nodes.end(),
-                                       [](const SlotNode& node) { return node.foreign != nullptr; });
   if (any_foreign) {
     // The driver takes a green context's handle only once it has given it out.
     CUcontext of_stream = nullptr;
     (void)driver().stream_context(stream_, &of_stream);
   }
-  *slots = std::move(slots_);
   return absl::OkStatus();
-}
-
-void Recording::take_inner(Template* graph, Content* content) {
-  graph->inner = std::move(inner_.nodes);
-  graph->handles = std::move(inner_.handles);
-  content->needs = std::move(inner_.needs);
-  content->conditional_count = graph->handles.size();
-  for (const InnerNodes& inner : graph->inner) content->inner_node_count += inner.nodes.size();
 }
 
 cudaPointerAttributes Recording::attributes_of(const void* memory) const {
@@ -304,7 +288,7 @@ bool Recording::reaches(const char* call, const void* memory) {
 // A copy or set of 0 bytes adds no node to the capture, so later runs would have no node for their bytes.
 void Recording::skip_empty(const ArgView& bytes) {
   if (mode_ == Mode::kCapture && bytes.is_slot()) {
-    has_empty_slot_ = true;
+    captured_.empty_slot = true;
     refuse_capture(absl::FailedPreconditionError("a copy or set whose size is a slot has 0 bytes in this run"));
   }
 }
@@ -356,31 +340,33 @@ void Recording::write(cudaStream_t stream, void* device, std::size_t bytes, cons
         "Recorder::write was called in a capture by other code: its graph may outlive the cache, whose code it needs"));
   }
   if (!reaches("Recorder::write", device)) return;
-  cudaKernel_t kernel = nullptr;
+  DeviceCode<2>::Kernels kernels = {};
   {
     LastErrorGuard last_error;  // The recorder reports it.
     const DeviceGuard current(setter_.device());
     CallResult done = current.result();
-    if (done.error == cudaSuccess) done = setter_.load(value.size, &kernel);
+    if (done.error == cudaSuccess) done = setter_.code().load(&kernels);
     if (done.error != cudaSuccess) {
       return fail(cuda_failure(absl::StrCat("Recorder::write, ", done.call), done.error));
     }
   }
-  need(setter_.code());
+  need(setter_.code().code());
   const Arg<void*> to(device);
   const ArgView args[] = {to.view(), value};
-  launch(stream, reinterpret_cast<const void*>(kernel), /*of_library=*/true, {1, static_cast<unsigned>(bytes)}, args,
-         2);
+  const auto* const kernel = reinterpret_cast<const void*>(kernels[value.size <= setter::kSmall ? 0 : 1]);
+  launch(stream, kernel, /*of_library=*/true, {1, static_cast<unsigned>(bytes)}, args, 2);
 }
 
 void Recording::need(std::shared_ptr<void> what) {
-  std::vector<std::shared_ptr<void>>& needs = outermost().inner_.needs;  // Nested runs may belong to several caches.
+  // Nested runs may belong to several caches.
+  std::vector<std::shared_ptr<void>>& needs = outermost().captured_.content.needs;
   if (std::find(needs.begin(), needs.end(), what) == needs.end()) needs.push_back(std::move(what));
 }
 
 void Recording::keep(std::shared_ptr<const void> owner, std::size_t bytes) {
   Recording& of = outermost();
-  if (of.kept_ == nullptr) of.kept_ = std::make_shared<Objects>();
+  Captured& captured = of.captured_;
+  if (captured.kept == nullptr) captured.content.kept = captured.kept = std::make_shared<Objects>();
   std::size_t nodes = SIZE_MAX;
   if (mode_ != Mode::kDirect) {
     LastErrorGuard last_error;  // Without an answer, the memory is not promised.
@@ -390,8 +376,8 @@ void Recording::keep(std::shared_ptr<const void> owner, std::size_t bytes) {
       nodes = SIZE_MAX;
     }
   }
-  of.kept_memory_.push_back({owner.get(), bytes, nodes});
-  of.kept_->push_back(std::move(owner));
+  captured.content.kept_memory.push_back({owner.get(), bytes, nodes});
+  captured.kept->push_back(std::move(owner));
 }
 
 void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView bytes, cudaMemcpyKind kind) {
@@ -412,10 +398,8 @@ void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView by
   calls_.end();
   if (mode_ == Mode::kCapture && node.binding_count != 0) {
     const cudaPointerAttributes to = attributes_of(copy.dstPtr.ptr), from = attributes_of(copy.srcPtr.ptr);
-    if (bytes.is_slot()) {
-      node.dst_device = device_of(to);
-      node.src_device = device_of(from);
-    }
+    node.dst_device = device_of(to);
+    node.src_device = device_of(from);
     const bool must_stay = must_not_become_pageable(to.type, from.type);
     node.dst_must_stay = must_stay && dst.is_slot();
     node.src_must_stay = must_stay && src.is_slot();
@@ -443,5 +427,4 @@ void Recording::memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView 
   keep_node(stream, node, cudaGraphNodeTypeMemset);
 }
 
-}  // namespace detail
-}  // namespace graphcache
+}  // namespace graphcache::detail

@@ -11,15 +11,14 @@
 #include <vector>
 
 #include "cuda/errors.h"
+#include "graph/capture.h"
 #include "graph/recorder_calls.h"
 #include "graph/template.h"
 #include "graph/write.h"
 #include "graphcache/detail/call.h"
 
 namespace graphcache {
-namespace detail {
-class Recording;
-}
+
 // The recording whose capture this thread is inside of, or null. A nested run checks it before it launches, because a
 // graph launch into a capturing stream fails and breaks the capture (docs/semantics.md). The visibility ensures that a
 // program has one such variable, whatever flags its parts are compiled with. The Python module has its own.
@@ -40,7 +39,6 @@ class Recording {
   Recording(cudaStream_t stream, const Call& call, Mode mode, Setter& setter) noexcept;
   ~Recording();
   Recording(const Recording&) = delete;
-  Recording& operator=(const Recording&) = delete;
 
   // Calls `fn`. Returns its result, else the first failure of its recorder's calls, else an error that it left in the
   // last-error slot. That slot is the only sign of a failed <<<>>> launch, whose node is then missing. A fatal error
@@ -68,10 +66,9 @@ class Recording {
   void fail(absl::Status why) { status_.Update(std::move(why)); }
   // The same for a mistake in the use of the recorder.
   void fail_as_misused(absl::Status why) {
-    is_misused_ = is_misused_ || status_.ok();
+    captured_.is_misuse |= status_.ok();
     fail(std::move(why));
   }
-  bool is_misused() const { return is_misused_; }
   // Records that `fn` has thrown an exception that is an order to stop.
   void stop() { is_stopped_ = true; }
   bool is_stopped() const { return is_stopped_; }
@@ -82,27 +79,18 @@ class Recording {
   // it.
   void refuse_capture(const absl::Status& why) { add_failure(&refused_, why); }
   const absl::Status& refused() const { return refused_; }
-  // Whether a size that is a slot was 0, so that a node is missing.
-  bool has_empty_slot() const { return has_empty_slot_; }
 
   // Id of the capture that the run's stream is part of, or 0. While a part is captured, the id of the part's capture.
   unsigned long long capture_id();
   bool has_broken_part() const { return inner_.is_broken; }
 
-  // Moves out the captured slot nodes with their indices in `nodes`. Fails if one is missing from `nodes`, or if the
+  // What `fn` leaves, as far as the recorder's calls say it.
+  Captured& captured() { return captured_; }
+  // Completes the captured slot nodes, once the graph's nodes are listed. Fails if one is missing from these, or if the
   // driver does not report how to set it.
-  absl::Status take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slots);
-  // Moves out what the graph keeps alive.
-  std::shared_ptr<Objects> take_kept(Content* content) {
-    content->kept = kept_;
-    content->kept_memory = std::move(kept_memory_);
-    return std::move(kept_);
-  }
+  absl::Status find_slots();
   // Objects that must be released outside of the capture.
-  void keep_until_over(Objects objects) { until_over_.splice(until_over_.end(), objects); }
-  Objects take_until_over() { return std::move(until_over_); }
-  // Moves out what captured parts leave.
-  void take_inner(Template* graph, Content* content);
+  void keep_until_over(Objects objects) { captured_.until_over.splice(captured_.until_over.end(), objects); }
 
  private:
   friend class ConditionalCalls;  // lib/conditional, which no file of the core includes.
@@ -115,9 +103,6 @@ class Recording {
   struct Inner {
     Part* part = nullptr;  // The one that is being captured, or null.
     bool is_broken = false;
-    std::vector<InnerNodes> nodes;
-    std::vector<std::uint64_t> handles;
-    std::vector<std::shared_ptr<void>> needs;
     // Destroyed after the capture.
     std::vector<OwnedGraph> graphs;
     std::vector<OwnedStream> streams;
@@ -155,7 +140,6 @@ class Recording {
   const cudaStream_t stream_;
   const Call& call_;
   const Mode mode_;
-  const std::uint64_t id_;
   Setter& setter_;
   unsigned long long capture_id_ = 0;
   absl::Status status_;
@@ -163,15 +147,11 @@ class Recording {
   RecorderCalls calls_;
   const LastErrorGuard* errors_ = nullptr;  // Errors that `fn` has left in the last-error slot; set while `fn` runs.
   cudaError_t left_behind_ = cudaSuccess;   // The error that was left when the last call of the recorder began.
-  bool has_empty_slot_ = false;
-  bool is_misused_ = false;
   bool is_stopped_ = false;
-  Slots slots_;
+  Captured captured_;
+  Slots& slots_ = captured_.content.slots;
   std::vector<cudaGraphNode_t> slot_nodes_;  // The handles of slots_.nodes.
-  std::shared_ptr<Objects> kept_;
-  std::vector<KeptMemory> kept_memory_;
-  Objects until_over_;
-  bool in_part_ = false;  // Whether a part is being recorded.
+  bool in_part_ = false;                     // Whether a part is being recorded.
   Inner inner_;
 };
 

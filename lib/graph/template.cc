@@ -3,6 +3,16 @@
 #include <atomic>
 
 namespace graphcache {
+namespace {
+
+// Hold this mutex while cloning or instantiating the graph. The result shares it.
+const Kin& kin_of(OwnedGraph& graph) {
+  Kin& kin = graph.get_deleter().kin;
+  if (kin == nullptr) kin = std::make_shared<Mutex>();
+  return kin;
+}
+
+}  // namespace
 
 std::uint64_t next_id() {
   static std::atomic<std::uint64_t> last{0};
@@ -10,20 +20,20 @@ std::uint64_t next_id() {
 }
 
 cudaError_t clone(OwnedGraph& original, OwnedGraph* out) {
-  const OwnedGraph::Kin& kin = original.kin();
+  const Kin& kin = kin_of(original);
   MutexLock lock(*kin);
   cudaGraph_t graph = nullptr;
   const cudaError_t error = cudaGraphClone(&graph, original.get());
-  if (error == cudaSuccess) *out = OwnedGraph(graph, kin);
+  if (error == cudaSuccess) *out = OwnedGraph(graph, {kin});
   return error;
 }
 
 cudaError_t instantiate(OwnedGraph& base, unsigned long long flags, GraphExec* out) {
-  const OwnedGraph::Kin& kin = base.kin();
+  const Kin& kin = kin_of(base);
   MutexLock lock(*kin);
   cudaGraphExec_t executable = nullptr;
   const cudaError_t error = cudaGraphInstantiate(&executable, base.get(), flags);
-  if (error == cudaSuccess) *out = GraphExec(executable, kin);
+  if (error == cudaSuccess) *out = GraphExec(executable, {kin});
   return error;
 }
 

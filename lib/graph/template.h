@@ -23,7 +23,7 @@
 
 namespace graphcache {
 
-// An id of a recording or a content, unique in the process. The first one is 1.
+// An id of a content and its recording, unique in the process. The first one is 1.
 std::uint64_t next_id();
 
 // The fields of a slot node as bytes, into which bindings point: CUDA's parameters of a copy (cudaMemcpy3DParms) or set
@@ -77,10 +77,11 @@ struct SlotNode {
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
   CUfunction function = nullptr;  // The driver's handle of a kernel.
   CUcontext context = nullptr;    // The driver's handle of the context that the kernel runs in.
-  // The kernel, if that context is not the device's: a green context's node takes no function (docs/semantics.md).
+  bool is_of_device = false;      // Whether that is the context of the cache's device.
+  // The kernel, if it is not: a green context's node takes no function (docs/semantics.md).
   CUkernel foreign = nullptr;
   cudaMemcpyKind kind = cudaMemcpyDefault;  // The kind of a memcpy node.
-  // The devices of the memory that a copy or set was captured with, if its size is a slot.
+  // The devices of the memory that a copy or set was captured with, known if its size is a slot.
   int dst_device = kHostMemory, src_device = kHostMemory;
   // Whether this end of a copy is a slot that must not become pageable memory.
   bool dst_must_stay = false, src_must_stay = false;
@@ -100,7 +101,6 @@ struct Slots {
   std::vector<std::uint32_t> arguments;  // Offset of each kernel argument in the block.
   std::vector<Binding> bindings;
   std::vector<unsigned char> fields;
-  CUcontext context = nullptr;  // The context of the cache's device.
 
   // The slot node with this index, or null.
   const SlotNode* node(std::uint32_t index) const {
@@ -112,11 +112,11 @@ struct Slots {
   Fields& as(const SlotNode& node) {
     return *reinterpret_cast<Fields*>(fields.data() + node.fields);
   }
-  // The binding of the node's field at this place of the block, or null.
-  const Binding* binding(const SlotNode& node, std::size_t field) const {
-    for (std::uint32_t i = 0; i < node.binding_count; ++i) {
-      const Binding& binding = bindings[node.first_binding + i];
-      if (binding.target == field) return &binding;
+  // The binding at this place of the node's fields, or null. The node may be null.
+  const Binding* binding(const SlotNode* node, std::size_t field) const {
+    for (std::uint32_t i = 0; node != nullptr && i < node->binding_count; ++i) {
+      const Binding& binding = bindings[node->first_binding + i];
+      if (binding.target == node->fields + field) return &binding;
     }
     return nullptr;
   }

@@ -3,7 +3,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstddef>
 #include <memory>
 
 #include "cuda/device_code.h"
@@ -28,8 +27,8 @@ class Setter {
   Setter(int device, std::shared_ptr<DeviceMemory> memory, cudaStreamCaptureMode mode);
 
   int device() const { return device_; }
-  CallResult load(std::size_t bytes, cudaKernel_t* out);
-  std::shared_ptr<void> code() { return code_.code(); }
+  // The kernel for small values, and that for large ones.
+  DeviceCode<2>& code() { return code_; }
   // Made by the first call. There is one type of them.
   template <class T>
   T& component() ABSL_LOCKS_EXCLUDED(mutex_) {

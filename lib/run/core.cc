@@ -15,7 +15,7 @@
 
 #include "cuda/compat.h"
 #include "cuda/driver.h"
-#include "graph/graph_info.h"
+#include "graph/fields.h"
 #include "graphcache/status.h"
 #include "policy/mechanisms.h"
 

@@ -7,7 +7,6 @@
 
 #include "cuda/compat.h"
 #include "cuda/errors.h"
-#include "graph/own_graph.h"
 #include "graph/recording.h"
 #include "graphcache/status.h"
 #include "run/run.h"

@@ -11,7 +11,7 @@
 
 #include "cuda/compat.h"
 #include "graph/describe.h"
-#include "graph/node_names.h"
+#include "graph/fields.h"
 #include "run/run.h"
 
 namespace graphcache {
@@ -197,7 +197,7 @@ Run::Obtained Run::buy(Plan& plan, bool may_evict) {
     const bool waits = result.error == cudaErrorNotSupported;
     const auto end = std::chrono::steady_clock::now() + kPatience;
     result = core_.collect_all();
-    while (result.error == cudaSuccess && waits && own().graph.graph.has_relatives() &&
+    while (result.error == cudaSuccess && waits && has_relatives(own().graph.graph) &&
            std::chrono::steady_clock::now() < end) {
       std::this_thread::sleep_for(kPause);
       result = core_.collect_all();

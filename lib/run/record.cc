@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "graph/outside.h"
-#include "graph/own_graph.h"
 #include "graphcache/status.h"
 #include "run/run.h"
 

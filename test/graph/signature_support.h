@@ -13,7 +13,6 @@
 #include "cuda/compat.h"
 #include "exec/executable.h"
 #include "graph/describe.h"
-#include "graph/difference.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "kernels.h"

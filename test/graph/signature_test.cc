@@ -1,5 +1,5 @@
-// What two captured graphs must share, and what changes an executable from one to the other (lib/graph/describe.h,
-// difference.h). On hostrt.
+// What two captured graphs must share, and what changes an executable from one to the other (lib/graph/describe.h).
+// On hostrt.
 #include <gtest/gtest.h>
 
 #include <cstddef>

@@ -128,7 +128,7 @@ TEST_F(AnyNodes, AreReadByTheLibrary) {
   EXPECT_EQ(1u, found_set.height);
 
   cudaMemcpy3DParms found_copy = {};
-  OK(copy_params(append(graph, copy(device_ + 3, device_ + 2, 8)), &found_copy).error);
+  OK(cudaGraphMemcpyNodeGetParams(append(graph, copy(device_ + 3, device_ + 2, 8)), &found_copy));
   EXPECT_EQ(device_ + 3, found_copy.dstPtr.ptr);
   EXPECT_EQ(device_ + 2, found_copy.srcPtr.ptr);
   EXPECT_EQ(8u, found_copy.extent.width);
@@ -144,7 +144,7 @@ TEST_F(AnyNodes, AreReadByTheLibrary) {
   cudaGraphNodeParams params = of_type(cudaGraphNodeTypeGraph);
   params.graph.graph = child;
   cudaGraph_t embedded = nullptr;
-  OK(child_graph(append(graph, params), &embedded).error);
+  OK(cudaGraphChildGraphNodeGetGraph(append(graph, params), &embedded));
   ASSERT_NE(nullptr, embedded);
   EXPECT_NE(child, embedded);
   EXPECT_EQ(1u, nodes(embedded).size());
