@@ -9,11 +9,9 @@
 #include <optional>
 #include <string_view>
 #include <typeinfo>
-#include <utility>
 
 #include "cuda/errors.h"
 #include "cuda/mutex.h"
-#include "options.h"
 #include "run/run.h"
 
 // With structure checks, test/structure checks the cache after such a call.
@@ -29,12 +27,7 @@ bool detail::hides_its_code(const std::type_info& type) {
   return name.substr(0, 2) == "St" || name.substr(0, 3) == "NSt" || name.substr(0, 6) == "N4absl";
 }
 
-Cache::Cache(const Options& options) {
-  Options complete = options;
-  absl::Status invalid = check(complete);
-  core_ = std::make_unique<Core>(complete, std::move(invalid));
-  hits()->cache = this;
-}
+Cache::Cache(const Options& options) : core_(std::make_unique<Core>(options)) { hits()->cache = this; }
 Cache::~Cache() { hits()->cache = nullptr; }
 const std::shared_ptr<detail::Hits>& Cache::hits() const { return core_->hits; }
 absl::StatusOr<Outcome> Cache::run_call(const Key& key, cudaStream_t stream, const detail::Call& call) {

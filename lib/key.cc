@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <random>
 
 #include "key_bytes.h"
@@ -31,32 +32,20 @@ size_t hash_of(const char* bytes, size_t size) {
   return siphash13(secret, bytes, size);
 }
 
-// Reads an encoding, of at most max_depth parts in each other, to make a text of at most max_text bytes. What is not an
-// encoding ends at its first mistake. Such are bytes from outside, and the encoding of a graphcache_key() that threw,
-// which has no end mark.
+// Reads an encoding, of at most `max_depth` parts in each other, and makes a text of little more than `max_text` bytes.
+// What is not an encoding ends at its first mistake. Such are bytes from outside, and the encoding of a
+// graphcache_key() that threw, which has no end mark.
 class Reader {
  public:
-  Reader(const char* data, size_t size, size_t max_text = SIZE_MAX, int max_depth = std::numeric_limits<int>::max())
-      : left_(data, size), max_text_(max_text), depth_(max_depth) {}
+  // `parts` gets the parts that contain no others, unless it is null.
+  explicit Reader(std::string_view bytes, size_t max_text = SIZE_MAX, int max_depth = std::numeric_limits<int>::max(),
+                  std::vector<KeyPart>* parts = nullptr)
+      : left_(bytes), max_text_(max_text), depth_(max_depth), parts_(parts) {}
 
   bool done() const { return left_.empty(); }
   // Whether no mistake has been found so far.
   bool is_valid() const { return is_valid_; }
-  unsigned fail() {
-    is_valid_ = false;
-    left_ = {};
-    return 0;
-  }
-  size_t max_text() const { return max_text_; }
-
-  // Called before and after each part.
-  void enter() {
-    if (depth_-- == 0) fail();
-  }
-  void leave(const std::string& text) {
-    ++depth_;
-    if (text.size() > max_text_) left_ = {};
-  }
+  const std::string& text() const { return text_; }
 
   // The kind of the next part, or its mark. `number` is set for a kind, and `text` for kText. The parts that the part
   // contains follow. 0 if the encoding ends within the part.
@@ -78,23 +67,116 @@ class Reader {
     return tag & 0xf0;
   }
 
-  // Whether kEnd follows, which is skipped, or nothing, which is a mistake.
-  bool skip_end() {
-    if (done()) {
-      fail();
-      return true;
+  // Appends the next part to the text.
+  void render();
+  // Appends so many parts, or those before the end mark.
+  void render_list(std::optional<uint64_t> count, const char* brackets) {
+    text_ += brackets[0];
+    for (uint64_t i = 0; count ? i < *count : !skip_end(); ++i) {
+      if (done()) {
+        fail();
+        break;
+      }
+      if (i > 0) text_ += ", ";
+      render();
     }
-    if (static_cast<unsigned char>(left_[0]) != kEnd) return false;
-    left_.remove_prefix(1);
-    return true;
+    text_ += brackets[1];
   }
 
  private:
+  unsigned fail() {
+    is_valid_ = false;
+    left_ = {};
+    return 0;
+  }
+  bool skip_end() {
+    if (!left_.starts_with(static_cast<char>(kEnd))) return false;
+    left_.remove_prefix(1);
+    return true;
+  }
+  // Appends a part that contains no others.
+  void add(KeyPart part, const absl::AlphaNum& text) {
+    absl::StrAppend(&text_, text);
+    if (parts_ != nullptr) parts_->push_back(std::move(part));
+  }
+
   std::string_view left_;
   const size_t max_text_;
   int depth_;
+  std::vector<KeyPart>* const parts_;
+  std::string text_;
   bool is_valid_ = true;
 };
+
+void Reader::render() {
+  using Kind = KeyPart::Kind;
+  if (depth_-- == 0) fail();
+  uint64_t number = 0;
+  std::string_view text;
+  const unsigned tag = next(number, text);
+  const auto value = static_cast<int64_t>(number);
+  switch (tag) {
+    case kFalse:
+    case kTrue:
+      add({Kind::kBool, tag == kTrue, ""}, tag == kTrue ? "true" : "false");
+      break;
+    case kNullText:
+      add({Kind::kNullText, 0, ""}, "null text");
+      break;
+    case kNoValue:
+      add({Kind::kNoValue, 0, ""}, "none");
+      break;
+    case kSomeValue:
+      render();
+      break;
+    case kDim3:
+      render_list(3, "{}");
+      break;
+    case kLaunchConfig:
+      text_ += '{';
+      render_list(3, "{}");
+      text_ += ", ";
+      render_list(3, "{}");
+      text_ += ", ";
+      render();
+      text_ += '}';
+      break;
+    case kBegin:
+      render_list(std::nullopt, "{}");
+      break;
+    case kInteger:
+      add({Kind::kInteger, value, ""}, number);
+      break;
+    case kNegativeInteger:
+      add({Kind::kInteger, ~value, ""}, ~value);
+      break;
+    case kEnum:
+      add({Kind::kEnum, value, ""}, absl::StrCat("enum ", number));
+      break;
+    case kNegativeEnum:
+      add({Kind::kEnum, ~value, ""}, absl::StrCat("enum ", ~value));
+      break;
+    case kPointer:
+      add({Kind::kAddress, value, ""}, absl::StrCat("0x", absl::Hex(number)));
+      break;
+    case kText: {
+      const std::string_view shown = text.substr(0, max_text_);
+      add({Kind::kText, 0, parts_ != nullptr ? std::string(text) : ""},
+          absl::StrCat("\"", absl::Utf8SafeCHexEscape({shown.data(), shown.size()}), "\""));
+      break;
+    }
+    case kSequence:
+      render_list(number, "[]");
+      break;
+    case kTuple:
+      render_list(number, "()");
+      break;
+    default:
+      fail();
+  }
+  ++depth_;
+  if (text_.size() > max_text_) left_ = {};
+}
 
 std::string_view cut(std::string_view text, size_t limit) {
   if (text.size() <= limit) return text;
@@ -102,98 +184,6 @@ std::string_view cut(std::string_view text, size_t limit) {
   size_t size = limit;
   while (size > 0 && limit - size < 3 && continues(size)) --size;
   return text.substr(0, continues(size) ? limit : size);  // four continuation bytes in a row are not UTF-8
-}
-
-void render(Reader& reader, std::string& out);
-
-void render_list(Reader& reader, uint64_t count, const char* brackets, std::string& out) {
-  out += brackets[0];
-  uint64_t i = 0;
-  for (; i < count && !reader.done(); ++i) {
-    if (i > 0) out += ", ";
-    render(reader, out);
-  }
-  if (i < count) reader.fail();
-  out += brackets[1];
-}
-
-void render_user_type(Reader& reader, std::string& out) {
-  out += '{';
-  for (bool first = true; !reader.skip_end(); first = false) {
-    if (!first) out += ", ";
-    render(reader, out);
-  }
-  out += '}';
-}
-
-void render_launch_config(Reader& reader, std::string& out) {
-  out += '{';
-  render_list(reader, 3, "{}", out);
-  out += ", ";
-  render_list(reader, 3, "{}", out);
-  out += ", ";
-  render(reader, out);
-  out += '}';
-}
-
-void render(Reader& reader, std::string& out) {
-  reader.enter();
-  uint64_t number = 0;
-  std::string_view text;
-  switch (reader.next(number, text)) {
-    case kFalse:
-      out += "false";
-      break;
-    case kTrue:
-      out += "true";
-      break;
-    case kNullText:
-      out += "null text";
-      break;
-    case kNoValue:
-      out += "none";
-      break;
-    case kSomeValue:
-      render(reader, out);
-      break;
-    case kDim3:
-      render_list(reader, 3, "{}", out);
-      break;
-    case kLaunchConfig:
-      render_launch_config(reader, out);
-      break;
-    case kBegin:
-      render_user_type(reader, out);
-      break;
-    case kInteger:
-      absl::StrAppend(&out, number);
-      break;
-    case kNegativeInteger:
-      absl::StrAppend(&out, static_cast<int64_t>(~number));
-      break;
-    case kEnum:
-      absl::StrAppend(&out, "enum ", number);
-      break;
-    case kNegativeEnum:
-      absl::StrAppend(&out, "enum ", static_cast<int64_t>(~number));
-      break;
-    case kPointer:
-      absl::StrAppend(&out, "0x", absl::Hex(number));
-      break;
-    case kText:
-      text = text.substr(0, reader.max_text());
-      absl::StrAppend(&out, "\"", absl::Utf8SafeCHexEscape({text.data(), text.size()}), "\"");
-      break;
-    case kSequence:
-      render_list(reader, number, "[]", out);
-      break;
-    case kTuple:
-      render_list(reader, number, "()", out);
-      break;
-    default:
-      reader.fail();
-  }
-  reader.leave(out);
 }
 
 }  // namespace
@@ -217,7 +207,7 @@ void Key::swap(Key& other) noexcept {
 }
 
 std::string_view Key::label() const {
-  for (Reader reader(data(), size()); !reader.done();) {
+  for (Reader reader(std::string_view(data(), size())); !reader.done();) {
     uint64_t number = 0;
     std::string_view text;
     if (reader.next(number, text) == kText) return cut(text, kLabelBytes);
@@ -227,41 +217,8 @@ std::string_view Key::label() const {
 
 std::vector<KeyPart> Key::parts() const {
   std::vector<KeyPart> parts;
-  using Kind = KeyPart::Kind;
-  for (Reader reader(data(), size()); !reader.done();) {
-    uint64_t number = 0;
-    std::string_view text;
-    const unsigned tag = reader.next(number, text);
-    const auto value = static_cast<int64_t>(number);
-    switch (tag) {
-      case kFalse:
-      case kTrue:
-        parts.push_back({Kind::kBool, tag == kTrue, ""});
-        break;
-      case kNullText:
-        parts.push_back({Kind::kNullText, 0, ""});
-        break;
-      case kNoValue:
-        parts.push_back({Kind::kNoValue, 0, ""});
-        break;
-      case kInteger:
-      case kNegativeInteger:
-        parts.push_back({Kind::kInteger, tag == kInteger ? value : ~value, ""});
-        break;
-      case kEnum:
-      case kNegativeEnum:
-        parts.push_back({Kind::kEnum, tag == kEnum ? value : ~value, ""});
-        break;
-      case kPointer:
-        parts.push_back({Kind::kAddress, value, ""});
-        break;
-      case kText:
-        parts.push_back({Kind::kText, 0, std::string(text)});
-        break;
-      default:  // a container
-        break;
-    }
-  }
+  Reader reader({data(), size()}, SIZE_MAX, std::numeric_limits<int>::max(), &parts);
+  while (!reader.done()) reader.render();
   return parts;
 }
 
@@ -269,9 +226,8 @@ std::uint64_t KeyBytes::checksum(std::string_view text) { return siphash13({1, 2
 
 bool KeyBytes::read(std::string_view bytes, Key* key) {
   constexpr int kMostDepth = 64;  // limit for nested containers, which could exhaust the stack
-  Reader reader(bytes.data(), bytes.size(), SIZE_MAX, kMostDepth);
-  std::string text;  // Nobody reads it.
-  while (!reader.done()) render(reader, text);
+  Reader reader(bytes, SIZE_MAX, kMostDepth);
+  while (!reader.done()) reader.render();
   if (!reader.is_valid()) return false;
   std::string padded(bytes);
   padded.resize(std::max<size_t>(bytes.size(), Key::kInlineBytes));
@@ -280,12 +236,10 @@ bool KeyBytes::read(std::string_view bytes, Key* key) {
 }
 
 std::string Key::to_string(size_t max_bytes) const {
-  std::string out;
-  Reader reader(data(), size(), max_bytes);
-  render_list(reader, std::numeric_limits<uint64_t>::max(), "()", out);
-  if (out.size() <= max_bytes) return out;
-  out.resize(cut(out, max_bytes).size());
-  return out + "...";
+  Reader reader({data(), size()}, max_bytes);
+  reader.render_list(std::nullopt, "()");
+  const std::string& text = reader.text();
+  return text.size() <= max_bytes ? text : std::string(cut(text, max_bytes)) + "...";
 }
 
 void Keyer::grow(size_t bytes) {

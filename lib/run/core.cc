@@ -1,6 +1,7 @@
 #include "run/core.h"
 
 #include <absl/strings/match.h>
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 
 #include <algorithm>
@@ -22,6 +23,49 @@
 namespace graphcache {
 namespace {
 
+// Whether a variable of the environment switches something on.
+bool is_set(const char* variable) {
+  const char* const value = std::getenv(variable);
+  const auto is_value = [&](const char* text) { return absl::EqualsIgnoreCase(value, text); };
+  constexpr const char* kNo[] = {"", "0", "no", "off", "false"};
+  return value != nullptr && std::none_of(std::begin(kNo), std::end(kNo), is_value);
+}
+
+// Fills in verify_every from the environment. Returns an error if the options are invalid.
+absl::Status check(Options& options) {
+  if (options.device == kMinusOne) {
+    return absl::InvalidArgumentError("cache_for(-1): there is no such device; devices are counted from 0");
+  }
+  if (options.device < 0 && options.device != Options::kCurrentDevice) {
+    return absl::InvalidArgumentError(absl::StrCat("Options::device is ", options.device, ": there is no such device"));
+  }
+  const std::pair<const char*, int> counts[] = {{"max_executables", options.max_executables},
+                                                {"capture_after", options.capture_after},
+                                                {"max_templates", options.max_templates},
+                                                {"verify_every", options.verify_every}};
+  for (const auto& [name, count] : counts) {
+    if (count >= 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat("Options::", name, " is ", count, ": it must not be negative"));
+  }
+  if (std::find(options.listeners.begin(), options.listeners.end(), nullptr) != options.listeners.end()) {
+    return absl::InvalidArgumentError("Options::listeners contains a null pointer");
+  }
+  if ((options.instantiate_flags & ~static_cast<unsigned long long>(cudaGraphInstantiateFlagUseNodePriority)) != 0) {
+    return absl::InvalidArgumentError(
+        "Options::instantiate_flags may contain only cudaGraphInstantiateFlagUseNodePriority");
+  }
+  if (const char* const wanted = std::getenv("GRAPHCACHE_VERIFY");
+      is_set("GRAPHCACHE_VERIFY") && options.verify_every == 0) {
+    int every = 0;
+    if (!absl::SimpleAtoi(wanted, &every) || every < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("the environment variable GRAPHCACHE_VERIFY is '", wanted,
+                                                     "': it must be a whole number from 0 to 2147483647"));
+    }
+    options.verify_every = every;
+  }
+  return absl::OkStatus();
+}
+
 // Replaces Options::kCurrentDevice by the stream's device. Returns an error if there is no such device.
 absl::Status find_device(cudaStream_t stream, int* device) {
   LastErrorGuard last_error;
@@ -42,15 +86,12 @@ absl::Status find_device(cudaStream_t stream, int* device) {
   return absl::InvalidArgumentError(absl::StrCat("Options::device is ", *device, ", of ", count, " devices"));
 }
 
-absl::Status check_driver() {
-  const Driver& found = driver();
-  if (found.missing == nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("the driver does not have ", found.missing,
-                                                    ", which is part of CUDA 12.0: it is for CUDA ",
-                                                    found.version / 1000, ".", found.version % 1000 / 10));
-}
-
 absl::Status find_or_make_context(int device, std::uint64_t* id) {
+  if (const Driver& old = driver(); old.missing != nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat("the driver does not have ", old.missing,
+                                                      ", which is part of CUDA 12.0: it is for CUDA ",
+                                                      old.version / 1000, ".", old.version % 1000 / 10));
+  }
   const LastErrorGuard last_error;
   CallResult found = find_context(device, id);
   if (found.error == cudaErrorContextIsDestroyed) {  // Since cudaDeviceReset there was no call that makes one.
@@ -63,16 +104,9 @@ absl::Status find_or_make_context(int device, std::uint64_t* id) {
 
 }  // namespace
 
-bool is_set(const char* variable) {
-  const char* const value = std::getenv(variable);
-  const auto is_value = [&](const char* text) { return absl::EqualsIgnoreCase(value, text); };
-  constexpr const char* kNo[] = {"", "0", "no", "off", "false"};
-  return value != nullptr && std::none_of(std::begin(kNo), std::end(kNo), is_value);
-}
-
-Core::Core(const Options& given, absl::Status why_not)
-    : asked(given),
-      invalid(std::move(why_not)),
+Core::Core(Options given)
+    : invalid(check(given)),
+      asked(given),
       enabled(invalid.ok() && given.max_executables > 0 && !is_set("GRAPHCACHE_DISABLE")),
       logs_to_stderr(is_set("GRAPHCACHE_LOG")),
       audience(std::make_shared<const Audience>(given.listeners)),
@@ -101,7 +135,6 @@ absl::Status Core::begin(cudaStream_t stream) {
   if (is_fatal(cuda_error(not_begun_))) return copy_of(not_begun_);
   int of_device = options.device;
   if (!has_begun()) not_begun_ = find_device(stream, &of_device);
-  if (not_begun_.ok()) not_begun_ = check_driver();
   std::uint64_t context = 0;
   if (not_begun_.ok()) not_begun_ = find_or_make_context(of_device, &context);
   if (!not_begun_.ok()) return copy_of(not_begun_);
@@ -193,24 +226,22 @@ void Core::log(const Key& key, std::string_view what, std::string_view before, b
 } catch (const std::bad_alloc&) {
 }
 
-Epitaph Core::epitaph_of(const Entry& entry, Loss why, bool drops_graph) const noexcept {
+Epitaph Core::epitaph_of(const std::shared_ptr<Content>& content, Loss why, bool drops_graph) const noexcept {
   if (audience->empty()) return {};
-  Epitaph epitaph{.audience = audience, .content = nullptr, .loss = why, .drops_graph = drops_graph};
-  if (entry.graphs != nullptr) epitaph.content = recorded(entry).content;
-  return epitaph;
+  return {.audience = audience, .content = content, .loss = why, .drops_graph = drops_graph};
 }
 
 void Core::bury_executable(Entry& entry, Loss why) {
   Recorded& of = recorded(entry);
   if (of.executable != nullptr && of.graph.empty()) of.graph = of.executable->take_base();
   device->graveyard.add(std::move(of.grave), take_executable(entry), {}, {}, {},
-                        epitaph_of(entry, why, /*drops_graph=*/false));
+                        epitaph_of(of.content, why, /*drops_graph=*/false));
 }
 
-void Core::bury_template(Entry& entry, Loss why) {
+void Core::bury_template(Entry& entry, Loss why, bool set_aside) {
   Recorded& of = recorded(entry);
-  device->graveyard.add({}, nullptr, std::move(of.graph), std::move(of.kept), of.stream,
-                        epitaph_of(entry, why, /*drops_graph=*/true));
+  device->graveyard.add(std::move(of.grave), take_executable(entry), std::move(of.graph), std::move(of.kept), of.stream,
+                        epitaph_of(of.content, why, /*drops_graph=*/true), set_aside);
   entry.graphs.reset();
 }
 
@@ -227,11 +258,7 @@ void Core::bury(Store::Gone gone, bool set_aside) {
   for (Entry* entry = gone; entry != nullptr; entry = entry->older) {
     const auto runs = entry->counts();
     audience->mark({.kind = EventKind::kErase, .key = entry->key, .entry = entry->number(), .runs = &runs});
-    if (entry->graphs == nullptr) continue;
-    Recorded& had = recorded(*entry);
-    device->graveyard.add(std::move(had.grave), take_executable(*entry), std::move(had.graph), std::move(had.kept),
-                          had.stream, epitaph_of(*entry, Loss::kErased, /*drops_graph=*/true), set_aside);
-    entry->graphs.reset();
+    if (entry->graphs != nullptr) bury_template(*entry, Loss::kErased, set_aside);
   }
   store.recycle(gone);
 }
@@ -252,7 +279,7 @@ CallResult Core::collect_all() {
 }
 
 void Core::trim() {
-  static const Key& none = *new Key;  // Caches may be destroyed later than static objects.
+  const Key none;
   const Audience::Span span(*audience, {.kind = EventKind::kFree, .key = none});
   device->memory->trim();
 }
@@ -305,7 +332,7 @@ absl::StatusOr<GraphInfo> Core::graph(std::uint64_t number) {
   GraphInfo info;
   Entry* locked = nullptr;
   if (absl::Status status = store.claim(number, &locked, &info.family); !status.ok()) return status;
-  const Held entry(*this, locked);
+  const Held entry(locked, {*this});
   info.entry = number;
   info.label = std::string(entry->key.label());
   const LastErrorGuard last_error;

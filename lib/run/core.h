@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <climits>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -29,13 +30,13 @@
 
 namespace graphcache {
 
-// Whether a variable of the environment switches something on.
-bool is_set(const char* variable);
+// Used as Options::device: an invalid device, where -1 does not mean the current one.
+inline constexpr int kMinusOne = INT_MIN;
 
 class Core {
  public:
-  // `why_not` is what is wrong with the options, or ok. Makes no CUDA call.
-  Core(const Options& given, absl::Status why_not);
+  // Makes no CUDA call.
+  explicit Core(Options given);
   ~Core();
 
   // The first call makes what needs CUDA, on the stream's device if the options name none. The first call after clear()
@@ -68,9 +69,11 @@ class Core {
 
   // The entry, which is locked, loses its executable or the promise of one, and perhaps its template.
   void give_up(Entry& entry, Loss why, bool and_template = false, absl::Status error = absl::OkStatus());
-  // The same after the store has counted it.
+  // The same after the store has counted it. With a template goes the executable that the entry still has.
   void bury_executable(Entry& entry, Loss why);
-  void bury_template(Entry& entry, Loss why);
+  void bury_template(Entry& entry, Loss why, bool set_aside = false);
+  // Of an executable or a graph of this content.
+  Epitaph epitaph_of(const std::shared_ptr<Content>& content, Loss why, bool drops_graph) const noexcept;
   // Cleans up after a run: surplus templates, and executables whose launches are over.
   void tidy_up(const LaunchStream& stream);
 
@@ -92,9 +95,9 @@ class Core {
     return {.kind = kind, .key = entry.key, .entry = entry.number(), .graph = graph, .loss = loss};
   }
 
-  const Options asked;
   const absl::Status invalid;  // What is wrong with the options, or ok.
-  const bool enabled;          // Whether anything is captured.
+  const Options asked;
+  const bool enabled;  // Whether anything is captured.
   const bool logs_to_stderr;
   const std::shared_ptr<const Audience> audience;
   // The following are set by begin().
@@ -112,7 +115,6 @@ class Core {
   void lose(const absl::Status& why);
   void drop_all();
   void bury(Store::Gone gone, bool set_aside = false);
-  Epitaph epitaph_of(const Entry& entry, Loss why, bool drops_graph) const noexcept;
 
   std::atomic<bool> has_begun_{false};
   std::atomic<bool> is_begun_{false};  // Since the last clear().
@@ -123,27 +125,12 @@ class Core {
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Holds an entry's lock until the end of the scope or until it is released. May hold none.
-class Held {
- public:
-  Held(Core& core, Entry* locked) : core_(core), entry_(locked) {}
-  ~Held() { release(); }
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
-  void release() { reset(nullptr); }
-  // Holds another entry's lock instead.
-  void reset(Entry* locked) {
-    if (entry_ != nullptr) core_.unlock(entry_);
-    entry_ = locked;
-  }
-  Entry* get() const { return entry_; }
-  Entry* operator->() const { return entry_; }
-  Entry& operator*() const { return *entry_; }
-
- private:
-  Core& core_;
-  Entry* entry_;
+struct Unlock {
+  Core& core;
+  void operator()(Entry* locked) const { core.unlock(locked); }
 };
+// Holds an entry's lock until the end of the scope or until it is reset. May hold none.
+using Held = std::unique_ptr<Entry, Unlock>;
 
 // A call of CUDA for an entry that is reported and timed, until the end of the scope.
 class Operation {
@@ -157,9 +144,7 @@ class Operation {
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
-  void done(const CallResult& result) {
-    span_.event.status = result.error == cudaSuccess ? absl::OkStatus() : cuda_failure(result.call, result.error);
-  }
+  void done(const CallResult& result) { span_.event.status = result.status(); }
 
  private:
   Audience::Span span_;

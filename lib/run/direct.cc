@@ -8,7 +8,6 @@
 #include "cuda/compat.h"
 #include "cuda/errors.h"
 #include "graph/recording.h"
-#include "graphcache/status.h"
 #include "run/run.h"
 
 namespace graphcache {
@@ -27,12 +26,6 @@ absl::Status failed_inside() noexcept try {
 absl::StatusOr<Outcome> Run::run_nested() {
   // The outer `fn` may ignore a failure, and its graph would lack this work.
   absl::Cleanup fails = [outer = active_recording] { outer->refuse_capture(failed_inside()); };
-  auto outcome = run_inside();
-  if (outcome.ok()) std::move(fails).Cancel();
-  return outcome;
-}
-
-absl::StatusOr<Outcome> Run::run_inside() {
   LastErrorGuard last_error;
   CaptureInfo info;
   if (stream_ != cudaStreamLegacy) {
@@ -46,17 +39,15 @@ absl::StatusOr<Outcome> Run::run_inside() {
     // Its work would be done now, and never again when the outer graph is replayed. Instead the outer `fn` is called
     // again, directly, and repeats this run.
     refuse("a run was made inside another run's fn on a stream that is not part of its capture: pass rec.stream()");
-    return count_inlined();
-  }
-  if (call_.makes_graph()) {
+  } else if (call_.makes_graph()) {
     refuse("a key whose fn returns a graph was run inside another run's fn, whose capture cannot hold that graph");
-    return count_inlined();
-  }
-  if (call_.values_size != 0 && call_.unfit() == nullptr) {
+  } else if (call_.values_size != 0 && call_.unfit() == nullptr) {
     refuse(
         "a run with params or values was made inside another run's fn: a graph of the outer run could not update them");
   }
-  return run_inlined();
+  auto outcome = inside && !call_.makes_graph() ? run_inlined() : count_inlined();
+  if (outcome.ok()) std::move(fails).Cancel();
+  return outcome;
 }
 
 // Adds the work of a run to the capture that its stream is part of.
@@ -82,16 +73,12 @@ Outcome Run::count_inlined() {
 }
 
 absl::StatusOr<Outcome> Run::run_disabled() {
-  {
-    LastErrorGuard last_error;
-    if (absl::Status unfit = check(); !unfit.ok()) return failed(std::move(unfit));
+  Scope scope(*this);
+  if (absl::Status unfit = check(); !unfit.ok()) return failed(std::move(unfit));
+  if (call_.makes_graph()) {  // Such a run leaves an executable.
+    if (absl::Status other = scope.enter_device(); !other.ok()) return failed(std::move(other));
   }
-  auto outcome = run_directly(EagerReason::kDisabled);
-  if (call_.makes_graph()) {
-    DeviceGuard device(core_.options.device);
-    core_.device->graveyard.collect(where_);
-  }
-  return outcome;
+  return run_directly(EagerReason::kDisabled);
 }
 
 // Calls `fn` directly. The entry is unlocked first, if there is one, so that runs of other threads need not wait.
@@ -102,7 +89,7 @@ absl::StatusOr<Outcome> Run::run_directly(EagerReason reason) {
   const absl::Cleanup leave = [&] {
     if (entry != nullptr) core_.destroy(core_.store.leave(entry));
   };
-  entry_.release();
+  entry_.reset();
   LastErrorGuard last_error;
   DeviceGuard device(core_.options.device);
   absl::Status status = device.status();
@@ -146,9 +133,8 @@ absl::Status Run::launch_once() {
     if (error != cudaSuccess) return span.event.status = cuda_failure("cudaGraphInstantiate", error);
   }
   const absl::Cleanup destroy = [&] {
-    Epitaph epitaph;
-    if (!core_.audience->empty()) epitaph = {.audience = core_.audience, .content = content};
-    core_.device->graveyard.add(std::move(grave), std::move(once), {}, {}, {}, std::move(epitaph));
+    core_.device->graveyard.add(std::move(grave), std::move(once), {}, {}, {},
+                                core_.epitaph_of(content, Loss::kNone, /*drops_graph=*/false));
   };
   ++core_.store.totals.instantiations;
   Audience::Span span(*core_.audience, event_of(EventKind::kLaunch));

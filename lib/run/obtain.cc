@@ -3,13 +3,11 @@
 #include <absl/strings/str_cat.h>
 
 #include <chrono>
-#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 
-#include "cuda/compat.h"
 #include "graph/describe.h"
 #include "graph/fields.h"
 #include "run/run.h"
@@ -32,7 +30,7 @@ absl::Status Run::find_family() {
   if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
   if (error != cudaSuccess) return absl::OkStatus();
   const Store::ToRead to_read = core_.store.join_family(entry_.get(), where_.id);
-  if (const Held other(core_, to_read.other); other.get() != nullptr) read_graph(*other);
+  if (const Held other(to_read.other, {core_}); other != nullptr) read_graph(*other);
   if (to_read.itself) read_graph(*entry_);
   return absl::OkStatus();
 }
@@ -52,7 +50,7 @@ void Run::read_graph(Entry& entry) {
 
 Run::Obtained Run::obtain() {
   for (;;) {  // Repeats after each refusal.
-    Held lender(core_, nullptr);
+    Held lender(nullptr, {core_});
     Offer offer;
     ParameterTable::Set set;
     Plan plan;
@@ -61,23 +59,19 @@ Run::Obtained Run::obtain() {
       (void)decide(lender, offer, /*may_evict=*/true, &plan);
     }
     if (plan.action != Plan::Action::kBorrow) {
-      lender.release();
+      lender.reset();
       return plan.action == Plan::Action::kDirect ? Obtained() : buy(plan, /*may_evict=*/true);
     }
     if (std::optional<Obtained> obtained = take_over(lender, plan, set)) return *obtained;
   }
 }
 
-ParameterTable* Run::table_of(const Held& lender) {
-  UpdatedExecutable* const executable = executable_of(*lender)->updated();
-  return executable == nullptr ? nullptr : executable->table();
-}
-
-// Fills in what the entry could borrow, and makes the parameter set that the lender's table would get. Returns false if
-// that table cannot hold it.
+// Fills in what the entry could borrow, and makes the parameter set that the lender's table would get, if it has a
+// table without one. Returns false if that table cannot hold it.
 bool Run::make_offer(const Held& lender, Offer* offer, ParameterTable::Set* set) {
   offer->lender = lender->id;
-  const ParameterTable* const table = table_of(lender);
+  UpdatedExecutable* const executable = executable_of(*lender)->updated();
+  const ParameterTable* const table = executable == nullptr ? nullptr : executable->table();
   if (table == nullptr || table->has(*own().content)) return true;
   if (!table->can_hold(*own().content)) {
     core_.store.refuse(entry_.get(), Store::Refused::kSets);
@@ -239,33 +233,17 @@ CallResult Run::instantiate(Plan& plan) {
   return {"cudaGraphInstantiate", Executable::instantiate(of.graph, of.content, flags, device.scratch, &of.executable)};
 }
 
-// Instantiates and uploads the executable that was promised to the entry. Evicts no executable.
-CallResult Run::instantiate_ahead(Plan& plan) {
-  cudaStream_t stream = nullptr;
-  CallResult done;
-  {
-    RelaxedCaptureMode relaxed;
-    done = core_.device->memory->stream(&stream);
-  }
-  if (done.error == cudaSuccess) done = buy(plan, /*may_evict=*/false).result;
-  if (done.error != cudaSuccess) return done;
-  Operation upload(core_, EventKind::kUpload, *entry_, core_.store.totals.first_launch_time);
-  done = executable()->put_in_place(stream);
-  upload.done(done);
-  return done;
-}
-
 // Adds the entry's set to the lender's table, if it has one and there is room.
 absl::Status Run::warm_set(Held& lender) {
   Offer offer;
   ParameterTable::Set set;
-  const ParameterTable* const table = table_of(lender);
-  if (table == nullptr || table->has(*own().content) || !make_offer(lender, &offer, &set)) return absl::OkStatus();
+  if (!make_offer(lender, &offer, &set) || set.bytes.empty()) return absl::OkStatus();
   if (!core_.store.add_set(lender.get(), offer.set_bytes)) return absl::OkStatus();
-  const CallResult done = add_set(*executable_of(*lender)->updated(), set);
+  UpdatedExecutable& with_table = *executable_of(*lender)->updated();
+  const CallResult done = add_set(with_table, set);
   if (done.error == cudaSuccess) return absl::OkStatus();
   if (!is_fatal(done.error)) {
-    if (table->has(*own().content)) {
+    if (with_table.table()->has(*own().content)) {
       core_.give_up(*lender, Loss::kFailed);  // Without the event a launch would not wait for the set.
     } else {
       core_.store.take_back_set(lender.get(), offer.set_bytes);

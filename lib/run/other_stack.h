@@ -73,21 +73,27 @@ class OtherHeap {
   std::vector<Block> blocks_;
 };
 
-// Distances in the stack. By the second one, the third byte of an address changes as well.
-constexpr std::size_t kNear = 0x1150, kFar = 0x11150;
+struct OtherPlace {
+  // Depths. By the second one, the third byte of an address changes as well.
+  static constexpr std::size_t kNear = 0x1150, kFar = 0x11150;
 
-// Calls f this many bytes deeper in the stack, or kNear if there is little left, over stack contents of this byte, and
-// on request over another heap. Undefined bytes that `fn` passes to kernels, and addresses of its local variables, then
+  std::size_t depth;
+  unsigned char byte;
+  bool and_heap = true;
+};
+
+// Calls f so many bytes deeper in the stack, or kNear if there is little left, over stack contents of this byte, and
+// perhaps over another heap. Undefined bytes that `fn` passes to kernels, and addresses of its local variables, then
 // differ from those of another call.
 template <class F>
-[[gnu::noinline]] void on_other_stack(std::size_t depth, unsigned char byte, F&& f, bool and_heap = false) {
+[[gnu::noinline]] void on_other_stack(const OtherPlace& place, F&& f) {
   const AddressRange stack = stack_of_this_thread();
   const std::size_t below = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0)) - stack.begin;
   const std::size_t left = below < stack.size ? below : 0;
-  void* const shift = __builtin_alloca(std::min(depth, std::max(kNear, left / 16)));
+  void* const shift = __builtin_alloca(std::min(place.depth, std::max(OtherPlace::kNear, left / 16)));
   std::optional<OtherHeap> heap;
-  if (and_heap) heap.emplace(byte);
-  fill_stack(byte, left);
+  if (place.and_heap) heap.emplace(place.byte);
+  fill_stack(place.byte, left);
   f();
   asm volatile("" : : "r"(shift) : "memory");
 }

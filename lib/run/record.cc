@@ -1,6 +1,7 @@
 // Captures the work of a run, with a watcher of CUDA calls if there is one (Options::diagnose).
 #include <absl/cleanup/cleanup.h>
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
 
 #include <chrono>
 #include <memory>
@@ -9,31 +10,22 @@
 #include <utility>
 #include <vector>
 
-#include "graph/outside.h"
 #include "graphcache/status.h"
 #include "run/run.h"
 
 namespace graphcache {
-namespace {
 
-// Describes the missed work for the case that there is no graph.
-std::string list_of(const std::vector<std::string>& strays) {
-  std::string text;
-  for (const std::string& stray : strays) absl::StrAppend(&text, text.empty() ? ". Elsewhere " : "; ", stray);
-  return text;
-}
-
-}  // namespace
-
-// Captures a graph that could be kept, or sets why there is none.
-absl::Status Run::capture_usable(NoTemplate* none, Captured* out, Report* report) {
-  Totals& totals = core_.store.totals;
+// Captures a graph that could be kept, or returns why there is none, and sets what follows.
+absl::Status Run::capture_usable(Captured* out, Report* report) {
   Captured& captured = *out;
   const bool is_first = entry_->error.ok(), is_first_break = !entry_->broke;
   {
     const auto begin = std::chrono::steady_clock::now();
-    const absl::Cleanup timed = [&] { Totals::add(totals.capture_time, begin); };
-    captured = capture_fn(call_, is_first_break ? teller() : nullptr, report);
+    const absl::Cleanup timed = [&] { Totals::add(core_.store.totals.capture_time, begin); };
+    // Reports the call that breaks the capture at once, also to stderr, because `fn` may end the program at the next
+    // failing call.
+    const auto tell = [this](std::string_view text) { core_.log(key_, text, "", /*to_stderr=*/true); };
+    captured = capture_fn(call_, is_first_break ? tell : TellBreak(), report);
   }
 
   if (absl::Status fatal = take_fatal_error(captured); !fatal.ok()) return fatal;
@@ -41,15 +33,15 @@ absl::Status Run::capture_usable(NoTemplate* none, Captured* out, Report* report
   const bool was_called = !*report || (*report)->refused().ok();
   absl::Status why = captured.failure();
   if (!why.ok()) {
-    if (was_called && !captured.is_misuse && runs_directly) none->direct = EagerReason::kCaptureFailed;
+    if (was_called && !captured.is_misuse && runs_directly) reason_ = EagerReason::kCaptureFailed;
   } else if (captured.content.node_count == 0) {
-    none->direct = EagerReason::kNothingCaptured;
-    why = absl::FailedPreconditionError(
+    reason_ = EagerReason::kNothingCaptured;
+    why = absl::FailedPreconditionError(absl::StrCat(
         "fn enqueued nothing on its stream, so there is no graph: enqueue on the stream that fn is given, or on "
-        "rec.stream()" +
-        list_of(captured.strays));
+        "rec.stream()",
+        captured.strays.empty() ? "" : ". Elsewhere ", absl::StrJoin(captured.strays, "; ")));
   } else if (captured.content.leaves_memory) {
-    if (runs_directly) none->direct = EagerReason::kHandsOutMemory;
+    if (runs_directly) reason_ = EagerReason::kHandsOutMemory;
     why = absl::FailedPreconditionError(
         "fn hands out memory that the graph would allocate: cudaMallocAsync in fn has no cudaFreeAsync there. "
         "Free the memory in fn, or allocate it before the run");
@@ -61,25 +53,18 @@ absl::Status Run::capture_usable(NoTemplate* none, Captured* out, Report* report
 
   // Its own copy, because other threads free it while this one reads `why`.
   core_.store.capture_failed(entry_.get(), copy_of(why), !captured.capture.ok());
-  none->thrown = std::move(captured.thrown);
-  if (none->direct == EagerReason::kCaptureFailed) {
+  thrown_ = std::move(captured.thrown);
+  if (reason_ == EagerReason::kCaptureFailed) {
     captured.empty_slot ? entry_->retry.soon() : entry_->retry.later();
-  } else if (none->direct) {
-    entry_->retry.never(*none->direct);
+  } else if (reason_) {
+    entry_->retry.never(*reason_);
   }
   const bool was_told = captured.was_told && !captured.capture.ok();
   const bool tells = !was_told && (captured.capture.ok() ? is_first : is_first_break);
-  none->tells = tells && none->direct == EagerReason::kCaptureFailed;
-  if (tells && !none->tells) core_.log(key_, message_of(why));
-  was_told_ = (was_told || tells) && !none->direct;
+  tells_ = tells && reason_ == EagerReason::kCaptureFailed;
+  if (tells && !tells_) core_.log(key_, message_of(why));
+  was_told_ = (was_told || tells) && !reason_;
   return why;
-}
-
-// Reports the call that breaks a capture at once, also to stderr, because `fn` may end the program at the next failing
-// call. The result must not outlive the run.
-TellBreak Run::teller() const {
-  if (core_.diagnoser == nullptr) return nullptr;
-  return [&core = core_, &key = key_](std::string_view text) { core.log(key, text, "", /*to_stderr=*/true); };
 }
 
 // The legacy stream cannot be captured, so `fn` gets another, non-blocking stream in its place. Calls of other threads
@@ -117,11 +102,11 @@ Captured Run::capture_fn(const detail::Call& call, const TellBreak& tell, Report
   return captured;
 }
 
-// Records `fn` without keeping the graph. Returns whether `fn` was called.
-bool Run::capture_again(const detail::Call& call, Captured* out) {
+// Records `fn` elsewhere without keeping the graph. Returns whether `fn` was called.
+bool Run::capture_again(const detail::Call& call, const OtherPlace& place, Captured* out) {
   const absl::Cleanup threw = [&] { call_.threw |= call.threw; };
   Report report;
-  *out = capture_fn(call, nullptr, &report);
+  on_other_stack(place, [&] { *out = capture_fn(call, nullptr, &report); });
   drop(out->kept);
   return !report || report->refused().ok();
 }
@@ -142,26 +127,16 @@ void Run::note_strays(const std::vector<std::string>& strays) {
   }
 }
 
-// Makes what the entry will have of a recording, except what its graph keeps and what is known of values.
+// Makes what the entry will have of a recording, except what is known of values.
 std::unique_ptr<Recorded> Run::make_recorded(Captured* captured) {
   auto made = std::make_unique<Recorded>();
   made->content = std::make_shared<Content>(std::move(captured->content));
-  Content& content = *made->content;
-  content.key = entry_->key;
-  content.entry = entry_->number();
-  if (core_.options.verify_every != 0 && !call_.makes_graph()) note_allocations(captured->graph, &content);
+  made->content->key = entry_->key;
+  made->content->entry = entry_->number();
   made->recorded_on = stream_;
   made->graph = std::move(captured->graph);
-  return made;
-}
-
-// Gives a template to the entry, which has none. If it throws, the entry has none.
-void Run::keep(std::unique_ptr<Recorded> made, Captured* captured) {
-  const Content& content = *made->content;
-  core_.store.captured(entry_.get(), facts_of(content), content.node_count + content.inner_node_count,
-                       content.slots.nodes.size(), made->infos());
   made->kept = std::move(captured->kept);
-  entry_->graphs = std::move(made);
+  return made;
 }
 
 }  // namespace graphcache

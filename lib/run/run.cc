@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cuda/driver.h"
+#include "graph/outside.h"
 
 namespace graphcache {
 namespace {
@@ -45,19 +46,18 @@ Run::Run(Core& core, const Key& key, cudaStream_t stream, const detail::Call& ca
       call_(call),
       site_(call.site),
       remembered_(remembered),
-      entry_(core, found) {}
+      entry_(found, {core}) {}
 
 // The store may have found entries that are gone, also if the run has failed early.
 Run::~Run() {
-  entry_.release();
+  entry_.reset();
   core_.destroy(core_.store.take_gone());
 }
 
 // Turns the library's own exceptions, when memory runs out, into errors of the run. Exceptions of `fn` pass through.
-template <class F>
-auto Run::without_throwing(F&& f) -> decltype(f()) {
+absl::Status Run::threw() {
   try {
-    return f();
+    throw;
   } catch (const std::bad_alloc&) {
     if (!call_.threw) return failed(out_of_memory());
     ++core_.store.totals.failed;
@@ -68,16 +68,16 @@ auto Run::without_throwing(F&& f) -> decltype(f()) {
   }
 }
 
-absl::StatusOr<Outcome> Run::run(cudaError_t launched) {
-  return without_throwing([&] {
-    if (launched == cudaSuccess) return find_and_run();
-    return replay_failed({"cudaGraphLaunch", launched}, EagerReason::kLaunchFailed);
-  });
+absl::StatusOr<Outcome> Run::run(cudaError_t launched) try {
+  if (launched == cudaSuccess) return find_and_run();
+  return replay_failed({"cudaGraphLaunch", launched}, EagerReason::kLaunchFailed);
+} catch (...) {
+  return threw();
 }
 
 absl::StatusOr<Outcome> Run::find_and_run() {
   const Options& options = core_.options;
-  if (entry_.get() == nullptr) {
+  if (entry_ == nullptr) {
     if (absl::Status status = core_.begin(stream_); !status.ok()) return failed(std::move(status));
     // Some listener wants this run, also if it is a hit.
     if (!is_reported_ && core_.hits->is_sampled()) return reported([this] { return find_and_run(); });
@@ -102,10 +102,10 @@ void Run::claim() {
     if (const std::uint64_t memory = memory_of_values(); memory != 0) {
       site_.identity = detail::mix(site_.identity, memory) | 1;
     }
-    if (entry_.get() != nullptr && !(entry_->site == site_)) entry_.release();
+    if (entry_ != nullptr && !(entry_->site == site_)) entry_.reset();
   }
-  if (entry_.get() == nullptr) entry_.reset(core_.store.find_free(key_, site_));
-  if (entry_.get() == nullptr) entry_.reset(core_.store.claim(key_, site_));
+  if (entry_ == nullptr) entry_.reset(core_.store.find_free(key_, site_));
+  if (entry_ == nullptr) entry_.reset(core_.store.claim(key_, site_));
   entry_->used_in = core_.hits->epoch.load(std::memory_order_relaxed);
   entry_->used_at = ++detail::this_thread.uses;
   remember(remembered_, entry_.get(), call_.site);
@@ -138,57 +138,55 @@ absl::StatusOr<Outcome> Run::run_slowly() {
 
 // Captures, and then goes on as if the template had existed. Work that cannot be captured is enqueued directly.
 absl::StatusOr<Outcome> Run::record() {
-  NoTemplate none;
-  if (absl::Status status = capture_template(&none); !status.ok()) return run_without_template(std::move(status), none);
+  if (absl::Status why = capture_template(); !why.ok()) {
+    if (!reason_) return no_template(std::move(why));
+    if (*reason_ == EagerReason::kCaptureFailed) return call_again(why);
+    if (*reason_ != EagerReason::kNothingCaptured) return run_directly(*reason_);
+    // All work of `fn` was enqueued elsewhere, so it is done.
+    core_.store.count_direct(entry_.get(), *reason_);
+    return Outcome::kEager;
+  }
   if (executable() != nullptr) return launch(Outcome::kUpdated, Outcome::kUpdated);
   return bring_back(Outcome::kUpdated, Outcome::kInstantiated);
 }
 
-// Captures a template for the entry, or sets why there is none. It takes the place of one that the entry has. Then the
-// entry keeps its executable only if that could be updated.
-absl::Status Run::capture_template(NoTemplate* none) {
+// Captures a template for the entry, or returns why there is none. It takes the place of one that the entry has. Then
+// the entry keeps its executable only if that could be updated.
+absl::Status Run::capture_template() {
   Captured captured;
-  const absl::Cleanup dropped = [&] { drop(captured.kept); };
+  std::unique_ptr<Recorded> made;
+  const absl::Cleanup dropped = [&] { drop(made != nullptr ? made->kept : captured.kept); };
   Report report;
   const bool is_first = entry_->graphs == nullptr;
   absl::Cleanup in_vain = [&] { ++core_.store.totals.capture_failures; };
   if (!is_first) ++core_.store.totals.value_captures;
-  if (absl::Status status = capture_usable(none, &captured, &report); !status.ok()) return status;
+  if (absl::Status status = capture_usable(&captured, &report); !status.ok()) return status;
   const auto tell = [&, id = captured.content.id, graph = captured.graph.graph.get()] {
     if (!report) return;
     report->event.graph = id;
     report->event.captured = graph;
     report.reset();
   };
-  std::unique_ptr<FoundValues> values;
-  std::optional<Signature> signature;
+  made = make_recorded(&captured);
   if (!is_first) {
     tell();  // Now, because the captures that a listener sees do not overlap.
-    if (own().values != nullptr) values = std::make_unique<FoundValues>(*own().values);
-    if (absl::Status fatal = learn(&captured, &signature, values.get()); !fatal.ok()) return fatal;
+    if (own().values != nullptr) made->values = std::make_unique<FoundValues>(*own().values);
+    if (absl::Status fatal = learn(made.get()); !fatal.ok()) return fatal;
   } else if (call_.gets_values() && entry_->site.identity != kManyIdentities) {
-    values = std::make_unique<FoundValues>(call_.places());
+    made->values = std::make_unique<FoundValues>(call_.places());
   }
-  std::unique_ptr<Recorded> made = make_recorded(&captured);
-  made->values = std::move(values);
-  made->signature = std::move(signature);
-  if (is_first || !update_to(made, &captured)) {
+  Content& content = *made->content;
+  if (core_.options.verify_every != 0 && !call_.makes_graph()) note_allocations(made->graph, &content);
+  if (is_first || !update_to(made)) {
     if (!is_first) core_.give_up(*entry_, Loss::kValues, /*and_template=*/true);
-    keep(std::move(made), &captured);
+    // If it throws, the entry has none.
+    core_.store.captured(entry_.get(), facts_of(content), content.node_count + content.inner_node_count,
+                         content.slots.nodes.size(), made->infos());
+    entry_->graphs = std::move(made);
   }
   std::move(in_vain).Cancel();
   tell();
   return absl::OkStatus();
-}
-
-absl::StatusOr<Outcome> Run::run_without_template(absl::Status why, const NoTemplate& none) {
-  if (!none.direct) return no_template(std::move(why), none);
-  if (*none.direct == EagerReason::kCaptureFailed) return call_again(why, none.tells);
-  if (*none.direct != EagerReason::kNothingCaptured) return run_directly(*none.direct);
-  // All work of `fn` was enqueued elsewhere, so it is done.
-  reason_ = none.direct;
-  core_.store.count_direct(entry_.get(), *none.direct);
-  return Outcome::kEager;
 }
 
 // Gets an executable for the entry, which has a template, and launches it.
@@ -232,7 +230,13 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome, Outcome if_patched) {
     span.emplace(*core_.audience, event);
     if (!span->refused().ok()) return failed(span->refused());
   }
-  const cudaError_t error = executable.is_in_place() ? executable.launch(where_) : launch_first();
+  std::optional<Operation> first;
+  if (!executable.is_in_place()) {
+    first.emplace(core_, EventKind::kUpload, *entry_, core_.store.totals.first_launch_time);
+  }
+  const cudaError_t error = executable.launch(where_);
+  if (first) first->done({"cudaGraphLaunch", error});
+  first.reset();
   if (span && error != cudaSuccess) span->event.status = cuda_failure("cudaGraphLaunch", error);
   span.reset();
   if (error != cudaSuccess) return replay_failed({"cudaGraphLaunch", error}, EagerReason::kLaunchFailed);
@@ -247,13 +251,6 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome, Outcome if_patched) {
   entry_->outcomes[static_cast<int>(outcome)].add(1);
   core_.hits->counts.add(outcome);
   return outcome;
-}
-
-cudaError_t Run::launch_first() {
-  Operation first(core_, EventKind::kUpload, *entry_, core_.store.totals.first_launch_time);
-  const cudaError_t error = own().executable->launch(where_);
-  first.done({"cudaGraphLaunch", error});
-  return error;
 }
 
 // A failed patch leaves the executable in an unknown state. So does a failed launch, unless the stream is at fault;
@@ -285,7 +282,7 @@ absl::StatusOr<Outcome> Run::replay_failed(const CallResult& result, EagerReason
 
 // Calls `fn` directly after it failed under capture: a call that captures forbid works outside of one. If `fn` fails
 // again, its captures are not to blame, so the next run captures. `why` it failed then may name the place.
-absl::StatusOr<Outcome> Run::call_again(const absl::Status& why, bool tells) {
+absl::StatusOr<Outcome> Run::call_again(const absl::Status& why) {
   Entry* const entry = entry_.get();
   const std::uint64_t life = entry->life;
   absl::Cleanup fails_again = [&] {
@@ -299,26 +296,13 @@ absl::StatusOr<Outcome> Run::call_again(const absl::Status& why, bool tells) {
   auto outcome = run_directly(EagerReason::kCaptureFailed);
   if (!outcome.ok()) return with_more(outcome.status(), "; under capture: ", why.message());
   std::move(fails_again).Cancel();
-  if (tells) core_.log(key_, message_of(why));
+  if (tells_) core_.log(key_, message_of(why));
   return outcome;
-}
-
-// The end of a run or warm() that has no template and does not run directly.
-absl::Status Run::no_template(absl::Status why, const NoTemplate& none) {
-  if (none.thrown != nullptr) {
-    call_.threw = true;
-    std::rethrow_exception(none.thrown);
-  }
-  return failed(std::move(why));
-}
-
-absl::Status Run::warm() {
-  return without_throwing([&] { return prepare_warm(); });
 }
 
 // Does what the first run of a key does, up to the launch. Evicts no executable. A key that will borrow one gets its
 // set in the table.
-absl::Status Run::prepare_warm() {
+absl::Status Run::warm() try {
   if (active_recording != nullptr) {
     return failed(absl::FailedPreconditionError("warm was called inside another run's fn"));
   }
@@ -332,20 +316,32 @@ absl::Status Run::prepare_warm() {
   if (executable() != nullptr && is_covered) return absl::OkStatus();
   if (absl::Status other = scope.enter_device(); !other.ok()) return failed(std::move(other));
   if (entry_->graphs == nullptr || !is_covered) {
-    NoTemplate none;
-    if (absl::Status status = capture_template(&none); !status.ok()) return no_template(std::move(status), none);
+    if (absl::Status why = capture_template(); !why.ok()) return no_template(std::move(why));
   }
   entry_->retry.at_once();
   if (executable() != nullptr) return absl::OkStatus();
   if (absl::Status lost = find_family(); !lost.ok()) return failed(std::move(lost));
-  Held lender(core_, nullptr);
+  Held lender(nullptr, {core_});
   Plan plan;
   if (!decide(lender, {}, /*may_evict=*/false, &plan)) return warm_set(lender);
   if (plan.action == Plan::Action::kDirect) return absl::OkStatus();
-  const CallResult result = instantiate_ahead(plan);
+  cudaStream_t stream = nullptr;
+  CallResult result;
+  {
+    RelaxedCaptureMode relaxed;
+    result = core_.device->memory->stream(&stream);
+  }
+  if (result.error == cudaSuccess) result = buy(plan, /*may_evict=*/false).result;
+  if (result.error == cudaSuccess) {
+    Operation upload(core_, EventKind::kUpload, *entry_, core_.store.totals.first_launch_time);
+    result = executable()->put_in_place(stream);
+    upload.done(result);
+  }
   if (result.error == cudaSuccess) return absl::OkStatus();
   if (!is_fatal(result.error)) core_.give_up(*entry_, Loss::kFailed);
   return failed(cuda_failure(result.call, result.error));
+} catch (...) {
+  return threw();
 }
 
 }  // namespace graphcache

@@ -22,6 +22,7 @@
 #include "graphcache/key.h"
 #include "graphcache/stats.h"
 #include "run/core.h"
+#include "run/other_stack.h"
 
 namespace graphcache {
 
@@ -48,21 +49,19 @@ class Run {
   // What surrounds the work of a run: the thread gets its device and its last error back.
   class Scope;
 
-  template <class F>
-  auto without_throwing(F&& f) -> decltype(f());
+  absl::Status threw();
   template <class F>
   absl::StatusOr<Outcome> reported(F&& f);
   absl::Status failed(absl::Status why) {
     if (!finding_.empty()) why = with_more(why, "; verify mode has found: ", finding_);
     return core_.failed(key_, std::move(why), was_told_);
   }
-
-  // Why there is no template.
-  struct NoTemplate {
-    std::optional<EagerReason> direct;  // Why the run is direct; nothing if it fails.
-    std::exception_ptr thrown;          // What `fn` threw.
-    bool tells = false;                 // Whether the log gets the reason, unless the direct call fails as well.
-  };
+  // The end of a run or warm() whose recording failed, and that does not run directly.
+  absl::Status no_template(absl::Status why) {
+    if (thrown_ == nullptr) return failed(std::move(why));
+    call_.threw = true;
+    std::rethrow_exception(thrown_);
+  }
 
   // ---- The ways that a run can take (run.cc). Each of them counts its outcome. ----
   absl::StatusOr<Outcome> find_and_run();
@@ -70,15 +69,11 @@ class Run {
   absl::StatusOr<Outcome> run_slowly();
   bool begin_slowly();
   absl::StatusOr<Outcome> record();
-  absl::Status capture_template(NoTemplate* none);
-  absl::StatusOr<Outcome> run_without_template(absl::Status why, const NoTemplate& none);
+  absl::Status capture_template();
   absl::StatusOr<Outcome> bring_back(Outcome by_sibling, Outcome by_own);
   absl::StatusOr<Outcome> launch(Outcome outcome, Outcome if_patched);
-  cudaError_t launch_first();
   absl::StatusOr<Outcome> replay_failed(const CallResult& result, EagerReason reason, bool is_unfit = false);
-  absl::StatusOr<Outcome> call_again(const absl::Status& why, bool tells);
-  absl::Status no_template(absl::Status why, const NoTemplate& none);
-  absl::Status prepare_warm();
+  absl::StatusOr<Outcome> call_again(const absl::Status& why);
 
   // ---- The stream (check.cc) ----
   absl::Status check();
@@ -86,7 +81,6 @@ class Run {
 
   // ---- Without a graph of the key (direct.cc) ----
   absl::StatusOr<Outcome> run_nested();
-  absl::StatusOr<Outcome> run_inside();
   absl::StatusOr<Outcome> run_inlined();
   absl::StatusOr<Outcome> run_disabled();
   absl::StatusOr<Outcome> run_directly(EagerReason reason);
@@ -97,27 +91,25 @@ class Run {
   // The report of a capture lasts until its graph is kept, compared or given up. It is empty if there was no stream to
   // capture.
   using Report = std::optional<Audience::Span>;
-  absl::Status capture_usable(NoTemplate* none, Captured* captured, Report* report);
+  absl::Status capture_usable(Captured* captured, Report* report);
   Captured capture_fn(const detail::Call& call, const TellBreak& tell, Report* report);
-  bool capture_again(const detail::Call& call, Captured* out);
+  bool capture_again(const detail::Call& call, const OtherPlace& place, Captured* out);
   std::unique_ptr<Recorded> make_recorded(Captured* captured);
-  void keep(std::unique_ptr<Recorded> made, Captured* captured);
   // What the run does not keep is released behind its lock.
   void drop(const std::shared_ptr<Objects>& kept) {
     if (kept != nullptr) dropped_.splice(dropped_.end(), *kept);
   }
-  TellBreak teller() const;
   void note_strays(const std::vector<std::string>& strays);
 
   // ---- Values that are not found yet (values.cc) ----
   std::uint64_t memory_of_values() const;
   bool covers_values() const;
-  absl::Status learn(Captured* captured, std::optional<Signature>* signature, FoundValues* values);
-  bool update_to(std::unique_ptr<Recorded>& made, Captured* captured);
+  absl::Status learn(Recorded* made);
+  bool update_to(std::unique_ptr<Recorded>& made);
 
   // ---- Verify mode (verify_mode.cc) ----
   std::optional<absl::StatusOr<Outcome>> verify_hit();
-  absl::Status record_again(std::string* found, bool* fails_under_capture);
+  std::optional<absl::StatusOr<Outcome>> record_again(std::string* found);
 
   // ---- Getting an executable (obtain.cc) ----
   struct Obtained {
@@ -130,7 +122,6 @@ class Run {
   absl::Status find_family();
   void read_graph(Entry& entry);
   Obtained obtain();
-  static ParameterTable* table_of(const Held& lender);
   bool make_offer(const Held& lender, Offer* offer, ParameterTable::Set* set);
   bool decide(Held& lender, const Offer& offer, bool may_evict, Plan* plan);
   std::optional<Obtained> take_over(Held& lender, const Plan& plan, const ParameterTable::Set& set);
@@ -139,7 +130,6 @@ class Run {
   Obtained buy(Plan& plan, bool may_evict);
   CallResult instantiate(Plan& plan);
   absl::Status warm_set(Held& lender);
-  CallResult instantiate_ahead(Plan& plan);
 
   Recorded& own() const { return recorded(*entry_); }
   Executable* executable() const { return executable_of(*entry_); }
@@ -158,10 +148,13 @@ class Run {
   Held entry_;
   LastErrorGuard* last_error_ = nullptr;  // That of the scope, if there is one.
 
-  // For listeners.
-  bool is_reported_ = false;           // Whether reported() has been called.
-  std::optional<EagerReason> reason_;  // Of a direct run.
-  bool was_told_ = false;              // Whether the log has the error that the run returns.
+  std::optional<EagerReason> reason_;  // Why the run is direct.
+  std::exception_ptr thrown_;          // What `fn` threw when it was last recorded.
+  bool tells_ = false;                 // Whether the log gets why there is none, unless the direct call fails as well.
+
+  // For listeners and the log.
+  bool is_reported_ = false;  // Whether reported() has been called.
+  bool was_told_ = false;     // Whether the log has the error that the run returns.
 };
 
 class Run::Scope {
@@ -169,7 +162,7 @@ class Run::Scope {
   explicit Scope(Run& run) : run_(run) { run.last_error_ = &last_error_; }
   ~Scope() {
     if (device_ && device_->result().error == cudaSuccess) {
-      run_.entry_.release();
+      run_.entry_.reset();
       run_.core_.tidy_up(run_.where_);
     }
     run_.last_error_ = nullptr;
@@ -189,10 +182,10 @@ class Run::Scope {
 template <class F>
 absl::StatusOr<Outcome> Run::reported(F&& f) {
   if (core_.audience->empty() || std::exchange(is_reported_, true)) return f();
-  const std::uint64_t entry = entry_.get() != nullptr ? entry_->number() : 0;
+  const std::uint64_t entry = entry_ != nullptr ? entry_->number() : 0;
   Audience::Span span(*core_.audience, {.kind = EventKind::kRun, .key = key_, .entry = entry});
   const absl::Cleanup over = [this] {  // Listeners may ask for the entry's graph then.
-    entry_.release();
+    entry_.reset();
     dropped_.clear();
   };
   absl::StatusOr<Outcome> outcome = f();

@@ -10,7 +10,6 @@
 
 #include "graph/describe.h"
 #include "graph/outside.h"
-#include "run/other_stack.h"
 #include "run/run.h"
 
 namespace graphcache {
@@ -19,8 +18,7 @@ namespace graphcache {
 std::uint64_t Run::memory_of_values() const {
   if (call_.list != nullptr) return 0;
   // The entry that was found by an identity without kinds of memory has pointers to the device's memory only.
-  const Executable* const executable =
-      entry_.get() != nullptr && entry_->site == call_.site ? this->executable() : nullptr;
+  const Executable* const executable = entry_ != nullptr && entry_->site == call_.site ? this->executable() : nullptr;
   std::uint64_t kinds = 0;
   for (std::size_t i = 0; i < call_.places().size(); ++i) {
     const detail::ValuePlace& place = call_.places()[i];
@@ -47,48 +45,47 @@ bool Run::covers_values() const {
 
 // Finds in the recording what follows which value, and makes slots of it. Sets the signature, unless the graph cannot
 // be read. Returns an error if the context is lost.
-absl::Status Run::learn(Captured* captured, std::optional<Signature>* signature, FoundValues* values) {
-  Content &before = *own().content, &now = captured->content;
+absl::Status Run::learn(Recorded* made) {
+  Content &before = *own().content, &now = *made->content;
   if (!own().signature) own().signature = describe(own().readable(), &before);
-  *signature = describe(captured->graph, &now);
-  if (values == nullptr) return absl::OkStatus();
+  const std::optional<Signature>& signature = made->signature = describe(made->graph, &now);
+  if (made->values == nullptr) return absl::OkStatus();
   const auto pairs_with = [&](const std::optional<Signature>& other) {
-    return *signature && other && without_fixed_copies(**signature) == without_fixed_copies(*other);
+    return signature && other && without_fixed_copies(*signature) == without_fixed_copies(*other);
   };
   // Recordings on two streams may differ in priorities.
-  const bool is_alike = pairs_with(own().signature) || (*signature && own().signature && own().recorded_on != stream_);
+  const bool is_alike = pairs_with(own().signature) || (signature && own().signature && own().recorded_on != stream_);
   if (!is_alike || !are_comparable(before, now)) {
-    values->restart();
+    made->values->restart();
     return absl::OkStatus();
   }
   std::array<Captured, 2> recordings;
   absl::Status fatal;
   // Over other contents than the recordings of earlier runs, which may still be there.
   const auto byte = static_cast<unsigned char>(0xa5 + 0x1f * core_.store.totals.value_captures);
-  values->learn(before, now, [&](const Content& values_of) -> const Content* {
+  made->values->learn(before, now, [&](const Content& values_of) -> const Content* {
     const bool is_earlier = &values_of == &before;
     if (is_earlier && call_.list == nullptr) return nullptr;  // `fn` does not expect values whose memory may be gone.
     ++core_.store.totals.value_captures;
     Captured& again = recordings[is_earlier ? 1 : 0];
     detail::Call call = call_;
     call.values = values_of.values.data();
-    on_other_stack(
-        kFar, byte, [&] { capture_again(call, &again); }, /*and_heap=*/true);
+    capture_again(call, {OtherPlace::kFar, byte}, &again);
     fatal = take_fatal_error(again);
     const bool is_usable = fatal.ok() && again.capture.ok() && again.fn.ok() &&
                            pairs_with(describe(again.graph, &again.content)) && are_comparable(now, again.content);
     return is_usable ? &again.content : nullptr;
   });
   if (!fatal.ok()) {
-    captured->graph.graph.release();
+    made->graph.graph.release();
     return fatal;
   }
-  values->bind(&now);
+  made->values->bind(&now);
   return absl::OkStatus();
 }
 
 // Updates the entry's executable to another graph, which the entry then has. Returns whether that was possible.
-bool Run::update_to(std::unique_ptr<Recorded>& made, Captured* captured) {
+bool Run::update_to(std::unique_ptr<Recorded>& made) {
   const bool is_alike = made->signature && made->signature == own().signature;
   // Once the values are found, and if that is over, the policy chooses the executable. Until then it is a plain one.
   const bool is_for_now = !made->content->is_settled() && !own().content->is_settled();
@@ -109,7 +106,6 @@ bool Run::update_to(std::unique_ptr<Recorded>& made, Captured* captured) {
   made->grave = std::move(own().grave);
   made->stream = own().stream;
   made->unverified = own().unverified;
-  made->kept = std::move(captured->kept);
   core_.bury_template(*entry_, Loss::kValues);
   core_.store.recaptured(entry_.get(), made->content->slots.nodes.size(), std::move(infos));
   entry_->graphs = std::move(made);

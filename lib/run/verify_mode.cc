@@ -3,9 +3,6 @@
 
 #include <array>
 #include <chrono>
-#include <cstddef>
-#include <cstring>
-#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,7 +14,6 @@
 #include "graph/compare.h"
 #include "graph/outside.h"
 #include "graphcache/status.h"
-#include "run/other_stack.h"
 #include "run/run.h"
 
 namespace graphcache {
@@ -56,14 +52,7 @@ std::optional<absl::StatusOr<Outcome>> Run::verify_hit() {
   if (!device.status().ok()) return failed(device.status());
 
   std::string found;
-  bool fails_under_capture = false;
-  if (absl::Status status = record_again(&found, &fails_under_capture); !status.ok()) {
-    return failed(std::move(status));
-  }
-  if (fails_under_capture) {
-    return reported([&] { return run_directly(EagerReason::kCaptureFailed); });
-  }
-  if (found.empty()) return std::nullopt;
+  if (auto outcome = record_again(&found); outcome || found.empty()) return outcome;
   ++core_.store.totals.stale;
   // "node 3 (kernel add), argument 2 was 1 when the key was recorded, ...": what stands before " was ".
   const auto place_of = [](std::string_view text) { return text.substr(0, text.find(" was ")); };
@@ -81,23 +70,23 @@ std::optional<absl::StatusOr<Outcome>> Run::verify_hit() {
 }
 
 // Sets `found` to the difference, or to an empty text. The recording was never launched, so it is destroyed at once.
-absl::Status Run::record_again(std::string* found, bool* fails_under_capture) {
+// Without an outcome, the run goes on.
+std::optional<absl::StatusOr<Outcome>> Run::record_again(std::string* found) {
   const Template& kept = own().readable();
   const Content& content = *own().content;
   detail::Call call = call_;
   std::optional<HostSources> sources;
   const cudaError_t idle = wait_a_moment(stream_);
-  if (is_fatal(idle)) return cuda_failure("cudaStreamQuery", idle);
+  if (is_fatal(idle)) return failed(cuda_failure("cudaStreamQuery", idle));
   if (idle == cudaSuccess) sources.emplace(kept, content);
   Captured now;
-  bool was_called = false;
-  const auto record = [&] { was_called = capture_again(call, &now); };
-  on_other_stack(0x10, 0x5a, record);
+  constexpr OtherPlace kHere = {0x10, 0x5a, /*and_heap=*/false};
+  bool was_called = capture_again(call, kHere, &now);
   if (now.empty_slot && now.fn.ok()) {  // A node is missing, which it has with the values of the template.
     call.values = content.values.data();
-    on_other_stack(0x10, 0x5a, record);
+    was_called = capture_again(call, kHere, &now);
   }
-  if (absl::Status fatal = take_fatal_error(now); !fatal.ok()) return fatal;
+  if (absl::Status fatal = take_fatal_error(now); !fatal.ok()) return failed(std::move(fatal));
   note_strays(now.strays);
   const cudaError_t of_fn = cuda_error(now.fn), of_capture = cuda_error(now.capture);
   // A run inside this one that an outer graph cannot contain.
@@ -106,20 +95,16 @@ absl::Status Run::record_again(std::string* found, bool* fails_under_capture) {
     *found = absl::StrCat("fn could not be recorded again",
                           refused ? ": " : ", probably because it now makes a call that a capture forbids: ",
                           std::string(now.failure().message()));
-    return absl::OkStatus();
+    return std::nullopt;
   }
   if (of_capture == cudaSuccess && !now.fn.ok() && was_called && !now.is_misuse &&
       core_.options.on_capture_failure == OnCaptureFailure::kRunDirectly) {
-    *fails_under_capture = true;
-    return absl::OkStatus();
+    return reported([&] { return run_directly(EagerReason::kCaptureFailed); });
   }
-  if (now.thrown != nullptr) {
-    call_.threw = true;
-    std::rethrow_exception(now.thrown);
-  }
-  if (of_capture == cudaSuccess && !now.fn.ok()) return now.fn;
+  thrown_ = std::move(now.thrown);
+  if (thrown_ != nullptr || (of_capture == cudaSuccess && !now.fn.ok())) return no_template(now.fn);
   // Another call failed, such as one whose slot has a value that CUDA refuses. That is not a finding.
-  if (!now.capture.ok()) return absl::OkStatus();
+  if (!now.capture.ok()) return std::nullopt;
 
   const auto recorded = [](const Captured& of) { return RecordedGraph{of.graph, of.content}; };
   std::optional<std::string> difference = first_difference({kept, content, call_.values}, recorded(now));
@@ -127,23 +112,22 @@ absl::Status Run::record_again(std::string* found, bool* fails_under_capture) {
     std::array<Captured, 3> again;  // The last one elsewhere.
     for (Captured& one : again) {
       const bool is_elsewhere = &one == &again.back();
-      on_other_stack(
-          is_elsewhere ? kFar : kNear, is_elsewhere ? 0xc3 : 0xa5, [&] { capture_again(call, &one); },
-          /*and_heap=*/true);
-      if (absl::Status fatal = take_fatal_error(one); !fatal.ok()) return fatal;
-      if (!one.capture.ok() || !one.fn.ok()) return absl::OkStatus();
+      capture_again(call, is_elsewhere ? OtherPlace{OtherPlace::kFar, 0xc3} : OtherPlace{OtherPlace::kNear, 0xa5},
+                    &one);
+      if (absl::Status fatal = take_fatal_error(one); !fatal.ok()) return failed(std::move(fatal));
+      if (!one.capture.ok() || !one.fn.ok()) return std::nullopt;
     }
     difference = first_difference({kept, content, call_.values}, recorded(now),
                                   {recorded(again[0]), recorded(again[1]), recorded(again[2])});
   }
-  if (!difference) return absl::OkStatus();
+  if (!difference) return std::nullopt;
   *found = *std::move(difference);
   if (found->empty() && sources) *found = sources->change();
   if (found->empty() && !now.strays.empty()) {
     *found = absl::StrCat("fn enqueues work that no replay repeats: ", now.strays.front());
   }
   ++core_.store.totals.verified;
-  return absl::OkStatus();
+  return std::nullopt;
 }
 
 }  // namespace graphcache

@@ -77,7 +77,7 @@ struct Notes {
   std::vector<Counted> stray_work;  // Work that captures missed, if they were watched.
 };
 
-// What an entry has while it is not cold: its graphs. The store only keeps it (run/recorded.h).
+// What an entry has while it is not cold: its graphs. The store only keeps it (run/core.h).
 struct EntryGraphs {
   virtual ~EntryGraphs() = default;
 };
