@@ -47,7 +47,7 @@ struct Device {
 
   Scratch scratch;                             // Memory for copies and sets of 0 bytes.
   const std::shared_ptr<DeviceMemory> memory;  // Device memory of updater nodes.
-  Updater updater{memory};                     // The kernels of updater nodes.
+  Updater updater;                             // The kernels of updater nodes.
   Setter setter;                               // The kernels of Recorder::write().
   Graveyard graveyard;
 };

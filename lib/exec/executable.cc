@@ -61,15 +61,11 @@ cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Conten
 
 // Sets the shadow to the content as captured.
 void Executable::hold(std::shared_ptr<const Content> content) {
-  replace_content(std::move(content));
-  slots_ = content_->slots;
-  values_ = content_->values;
-}
-
-void Executable::replace_content(std::shared_ptr<const Content> content) {
   if (kept_ != nullptr) formers_.push_back(std::move(kept_));
   content_ = std::move(content);
   kept_ = content_->kept.lock();
+  slots_ = content_->slots;
+  values_ = content_->values;
 }
 
 // Writes the run's values into the node's fields. Returns true if any byte changed.
@@ -221,6 +217,7 @@ cudaError_t Executable::launch(const LaunchStream& stream) {
   const cudaError_t error = cudaGraphLaunch(exec_.get(), stream.handle);
   if (error != cudaSuccess) return error;
   in_place_ = true;
+  ready_ = {};
   stream_.follow(stream);
   return error;
 }
@@ -232,12 +229,14 @@ CallResult Executable::put_in_place(cudaStream_t stream) {
   const cudaError_t error = cudaStreamSynchronize(stream);
   if (error != cudaSuccess) return {"cudaStreamSynchronize", error};
   in_place_ = true;
+  ready_ = {};
   stream_ = {};  // Nothing of it is in flight.
   return {};
 }
 
 void Executable::abandon() {
   exec_.release();
+  ready_.release();
   base_.graph.release();
 }
 

@@ -2,17 +2,14 @@
 #pragma once
 
 #include <absl/base/thread_annotations.h>
-#include <absl/container/inlined_vector.h>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "cuda/mutex.h"
@@ -71,8 +68,7 @@ class Executable {
   const Content& content() const { return *content_; }
   // What contents keep that it has held before the present one, since formers() was last emptied. Launches of theirs
   // may be in flight; these are over when a launch of the present content is.
-  using Formers = absl::InlinedVector<std::shared_ptr<Objects>, 1>;
-  Formers& formers() { return formers_; }
+  Objects& formers() { return formers_; }
   // Whether its nodes are in device memory, or will be before the next launch's work.
   bool is_in_place() const { return in_place_; }
 
@@ -92,11 +88,16 @@ class Executable {
   // that does not leave it whole it must not be launched again.
   BroughtOver bring_over(const Template& graph, std::shared_ptr<const Content> to, const detail::Call& call);
 
-  // Call get_ready() before, which orders the launch behind what the executable needs.
-  virtual CallResult get_ready(cudaStream_t) { return {}; }
-  virtual cudaError_t launch(const LaunchStream& stream);
+  // Orders the next launch behind the copies that the executable needs. Later launches follow that one and need nothing
+  // more (fact 15).
+  CallResult get_ready(cudaStream_t stream) {
+    if (ready_.get() == nullptr) return {};
+    return {"cudaStreamWaitEvent", cudaStreamWaitEvent(stream, ready_.get(), 0)};
+  }
+  // Call get_ready() before.
+  cudaError_t launch(const LaunchStream& stream);
   // Uploads an executable that was never launched, and waits for that and for earlier copies on the stream.
-  virtual CallResult put_in_place(cudaStream_t stream);
+  CallResult put_in_place(cudaStream_t stream);
   // The upload runs after the executable's launches, whatever their streams (docs/semantics.md).
   CallResult upload(cudaStream_t stream) { return {"cudaGraphUpload", cudaGraphUpload(exec_.get(), stream)}; }
   // The stream of the last launch. Launches of one executable follow each other whatever their streams (fact 15).
@@ -106,9 +107,8 @@ class Executable {
   cudaGraphExec_t exec() const { return exec_.get(); }
   const unsigned char* values() const { return values_.data(); }
 
+  // The executable must not be patched or updated any more if its base is moved away.
   Template& base() { return base_; }
-  // Gives away the base. The executable must not be patched or updated any more.
-  Template take_base() { return std::exchange(base_, {}); }
 
   // Drops the handles without destroying the CUDA objects.
   virtual void abandon();
@@ -119,21 +119,15 @@ class Executable {
   explicit Executable(Scratch& scratch) : scratch_(scratch) {}
 
   void hold(std::shared_ptr<const Content> content);
-  void replace_content(std::shared_ptr<const Content> content);
   CallResult patch_node(const SlotNode& node, const detail::Call& call, std::size_t* patched_nodes);
   bool update_fields(const SlotNode& node, const unsigned char* values);
   CallResult set_node(const SlotNode& node);
   CallResult set_kernel(cudaGraphNode_t node, const CUDA_KERNEL_NODE_PARAMS& params);
 
- private:
-  CallResult set_kernel(const SlotNode& node);
-  CallResult set_memcpy(const SlotNode& node);
-  CallResult set_memset(const SlotNode& node);
-
- protected:
   Scratch& scratch_;
   Template base_;
   GraphExec exec_;  // Destroyed before its base (law 8).
+  Event ready_;     // Behind the copies that the next launch must follow, or empty.
   LaunchStream stream_;
   bool in_place_ = false;
 
@@ -141,10 +135,15 @@ class Executable {
   // (fact 13).
   std::shared_ptr<const Content> content_;
   std::shared_ptr<Objects> kept_;  // What the content keeps.
-  Formers formers_;
+  Objects formers_;
   // The content's slots with fields made from `values_`, except those that an updater node writes.
   Slots slots_;
   std::vector<unsigned char> values_;
+
+ private:
+  CallResult set_kernel(const SlotNode& node);
+  CallResult set_memcpy(const SlotNode& node);
+  CallResult set_memset(const SlotNode& node);
 };
 
 }  // namespace graphcache

@@ -50,17 +50,15 @@ void Graveyard::add(std::list<Grave> place, std::unique_ptr<Executable> executab
   others.splice(others.end(), place);
 }
 
-void Graveyard::keep_until_done(Executable::Formers& formers, const LaunchStream& stream) noexcept try {
-  std::list<Grave> graves;
-  for (const auto& former : formers) {
-    Grave& grave = graves.emplace_back();
-    grave.kept = former;
-    grave.stream = stream;
-  }
-  formers.clear();
+void Graveyard::keep_until_done(Objects& formers, const LaunchStream& stream) noexcept try {
+  std::list<Grave> place(1);
+  Grave& grave = place.front();
+  grave.kept = std::make_shared<Objects>();
+  grave.kept->swap(formers);
+  grave.stream = stream;
   MutexLock lock(mutex_);
-  for (Grave& grave : graves) grave.lost = lost_;
-  waiting_.splice(waiting_.end(), graves);
+  grave.lost = lost_;
+  waiting_.splice(waiting_.end(), place);
 } catch (const std::bad_alloc&) {
 }
 

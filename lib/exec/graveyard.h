@@ -77,7 +77,7 @@ class Graveyard {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Releases them once the work that is enqueued on the stream now is complete, and empties the list. Leaves it as it
   // is if memory runs out.
-  void keep_until_done(Executable::Formers& formers, const LaunchStream& stream) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
+  void keep_until_done(Objects& formers, const LaunchStream& stream) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
   // Waits until at most kMaxExecutables wait for launches on this stream.
   void limit(LaunchStream stream) ABSL_LOCKS_EXCLUDED(mutex_);
   // Destroys a bounded number of waiting objects whose launches are complete, unless this thread is capturing. `stream`

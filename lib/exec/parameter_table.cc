@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
+
+#include "graph/describe.h"
 
 namespace graphcache {
 namespace {
@@ -46,16 +49,9 @@ bool device_can_write(const Slots& slots, const SlotNode& node) {
   });
 }
 
-ParameterTable::ParameterTable(std::shared_ptr<const Content> base, std::vector<Node> nodes,
-                               std::vector<updater::Piece> pieces, std::vector<updater::Update> updates,
+ParameterTable::ParameterTable(std::shared_ptr<const Content> base, WrittenNodes written,
                                std::shared_ptr<DeviceMemory> memory)
-    : base_(std::move(base)),
-      nodes_(std::move(nodes)),
-      pieces_(std::move(pieces)),
-      updates_(std::move(updates)),
-      writes_(base_->nodes.size(), Change::kNone),
-      memory_(std::move(memory)) {
-  for (const Node& node : nodes_) writes_[node.index] = node.grid ? Change::kGrid : Change::kArguments;
+    : base_(std::move(base)), written_(std::move(written)), memory_(std::move(memory)) {
   places_[base_->id] = {};
 }
 
@@ -64,10 +60,13 @@ bool ParameterTable::can_hold(const Content& to) const {
   const Content& base = *base_;
   if (to.nodes.size() != base.nodes.size() || to.values.size() != base.values.size()) return false;
   if (!same(base.slots, to.slots)) return false;
+  auto next = written_.nodes.begin();
   for (std::uint32_t i = 0; i < base.nodes.size(); ++i) {
+    Change written = Change::kNone;
+    if (next != written_.nodes.end() && next->index == i) written = next++->grid ? Change::kGrid : Change::kArguments;
     // The host sets nodes that hold slots and that the device does not write, with all their parameters.
-    const bool by_host = writes_[i] == Change::kNone && base.slots.node(i) != nullptr;
-    if (change(base, to, i) > writes_[i] && !by_host) return false;
+    const bool by_host = written == Change::kNone && base.slots.node(i) != nullptr;
+    if (change(base, to, i) > written && !by_host) return false;
   }
   return true;
 }
@@ -80,14 +79,12 @@ std::size_t ParameterTable::estimated_set_bytes(const Content& content) {
 
 // A hash of what can_hold() compares.
 std::uint64_t ParameterTable::class_of(const Content& content) {
-  const bool is_of_use =
-      std::any_of(content.nodes.begin(), content.nodes.end(), [](const NodeContent& node) { return node.updatable; });
-  if (!is_of_use) return 0;
   std::uint64_t hash = content.values.size();
   const auto put = [&](auto value) {
     hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x9e3779b97f4a7c15u + (hash >> 29);
   };
   const auto put_pointer = [&](const void* value) { put(reinterpret_cast<std::uintptr_t>(value)); };
+  bool is_of_use = false;
   const Slots& slots = content.slots;
   for (const SlotNode& node : slots.nodes) {
     put(node.index);
@@ -102,6 +99,7 @@ std::uint64_t ParameterTable::class_of(const Content& content) {
   }
   for (std::uint32_t i = 0; i < content.nodes.size(); ++i) {
     const NodeContent& node = content.nodes[i];
+    is_of_use |= node.updatable;
     const SlotNode* const slot = slots.node(i);
     if (slot != nullptr && !device_can_write(slots, *slot)) continue;  // The host sets it.
     put(node.readable);
@@ -119,7 +117,7 @@ std::uint64_t ParameterTable::class_of(const Content& content) {
     if (node.updatable) continue;
     for (std::uint32_t k = 0; k < node.size; ++k) put(content.bytes[node.bytes + k]);
   }
-  return std::max<std::uint64_t>(hash, 1);
+  return is_of_use ? std::max<std::uint64_t>(hash, 1) : 0;
 }
 
 // Writes the piece's bytes, and returns whether they differ from the base's.
@@ -127,7 +125,7 @@ bool ParameterTable::fill(const updater::Piece& piece, const Content& of, std::u
                           unsigned char* out) const {
   const NodeContent& node = of.nodes[index];
   const NodeContent& base = base_->nodes[index];
-  const auto first = updates_.begin() + piece.first;
+  const auto first = written_.updates.begin() + piece.first;
   if (piece.offset == updater::kGrid) {
     const unsigned grid[] = {node.kernel.gridDimX, node.kernel.gridDimY, node.kernel.gridDimZ};
     const unsigned of_base[] = {base.kernel.gridDimX, base.kernel.gridDimY, base.kernel.gridDimZ};
@@ -146,17 +144,17 @@ bool ParameterTable::fill(const updater::Piece& piece, const Content& of, std::u
 // Pieces that do not differ from the base are left out, unless the set is to be whole.
 ParameterTable::Set ParameterTable::make_set(const Content& of, bool whole) const {
   Set built;
-  std::vector<unsigned> sources(pieces_.size());
+  std::vector<unsigned> sources(written_.pieces.size());
   std::size_t end = aligned(sources.size() * sizeof(unsigned));
   built.bytes.resize(end);
-  auto piece = pieces_.begin();
-  for (const Node& node : nodes_) {
+  auto piece = written_.pieces.begin();
+  for (const WrittenNodes::Node& node : written_.nodes) {
     bool differs = false;
     for (std::uint32_t k = 0; k < node.pieces; ++k, ++piece) {
       unsigned char bytes[updater::kPiece] = {};
       if (!fill(*piece, of, node.index, bytes) && !whole) continue;
       differs = true;
-      sources[static_cast<std::size_t>(piece - pieces_.begin())] = static_cast<unsigned>(end);
+      sources[static_cast<std::size_t>(piece - written_.pieces.begin())] = static_cast<unsigned>(end);
       built.bytes.insert(built.bytes.end(), bytes, bytes + aligned(piece->size));
       end = built.bytes.size();
     }

@@ -3,13 +3,10 @@
 // change.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "cuda/device_memory.h"
@@ -27,19 +24,25 @@ std::uint32_t argument_of(const Slots& slots, const SlotNode& node, const Bindin
 // Whether the device can write the node's values: all of them go to a kernel's arguments and grid.
 bool device_can_write(const Slots& slots, const SlotNode& node);
 
-// Like its executable, it is used by one thread at a time.
-class ParameterTable {
- public:
-  // A node that the device can write: its index in the base, whether its grid can be written, and its number of pieces.
+// What an updater node writes: nodes, their pieces, and the slots that go into each.
+struct WrittenNodes {
+  // Its index in the base, whether its grid can be written, and its number of pieces.
   struct Node {
     std::uint32_t index;
     bool grid;
     std::uint32_t pieces;
   };
 
+  std::vector<Node> nodes;
+  std::vector<updater::Piece> pieces;
+  std::vector<updater::Update> updates;
+};
+
+// Like its executable, it is used by one thread at a time.
+class ParameterTable {
+ public:
   // REQUIRES: the base has been described (describe.h).
-  ParameterTable(std::shared_ptr<const Content> base, std::vector<Node> nodes, std::vector<updater::Piece> pieces,
-                 std::vector<updater::Update> updates, std::shared_ptr<DeviceMemory> memory);
+  ParameterTable(std::shared_ptr<const Content> base, WrittenNodes written, std::shared_ptr<DeviceMemory> memory);
 
   // Equal for contents of one signature that one table can hold. It is a hash, so it may be equal for others as well. 0
   // if a table would have nothing to hold.
@@ -59,9 +62,6 @@ class ParameterTable {
   };
   // What the content has different from the base, or, if it is to be whole, all pieces.
   Set make_set(const Content& of, bool whole = false) const;
-
-  // A set of all pieces, for the base.
-  std::vector<unsigned char> base_set() const { return make_set(*base_, /*whole=*/true).bytes; }
 
   // Whether the content is the base or has a set.
   bool has(const Content& content) const { return places_.contains(content.id); }
@@ -83,11 +83,7 @@ class ParameterTable {
   bool fill(const updater::Piece& piece, const Content& of, std::uint32_t index, unsigned char* out) const;
 
   const std::shared_ptr<const Content> base_;
-  const std::vector<Node> nodes_;
-  const std::vector<updater::Piece> pieces_;
-  const std::vector<updater::Update> updates_;
-  // What the device writes of each node of the base: nothing, arguments, or arguments and grid.
-  std::vector<Change> writes_;
+  const WrittenNodes written_;
 
   std::unordered_map<std::uint64_t, Place> places_;  // Keyed by the content's id.
   const std::shared_ptr<DeviceMemory> memory_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
-#include <numeric>
 #include <unordered_set>
 #include <utility>
 
@@ -18,53 +17,41 @@ constexpr char kSetAttribute[] = "cudaGraphKernelNodeSetAttribute, by the driver
 
 bool is_of_grid(const updater::Update& update) { return update.offset == updater::kGrid; }
 
-// The pieces of the nodes that the device writes, and the slots that go into each.
-struct Pieces {
-  std::vector<updater::Piece> all;
-  std::vector<updater::Update> updates;
-
-  // Adds a node's pieces and the updates that go into them: for sets its grid, if wanted, and all of its arguments.
-  // Returns the number of pieces.
-  std::uint32_t add(cudaGraphDeviceNode_t node, const std::vector<updater::Update>& of_node, bool grid,
-                    unsigned argument_bytes) {
-    const std::size_t before = all.size();
-    const auto begin = [&](unsigned offset, unsigned size) {
-      all.push_back({node, offset, size, static_cast<unsigned>(updates.size()), 0});
-    };
-    const auto follow = [&](const updater::Update& update) {
-      updates.push_back(update);
-      ++all.back().count;
-    };
-    if (grid) begin(updater::kGrid, sizeof(dim3));
-    unsigned end = argument_bytes;
-    for (const updater::Update& update : of_node) {
-      if (!is_of_grid(update)) {
-        end = std::max(end, update.offset + update.size);
-        continue;
-      }
-      if (!grid) begin(updater::kGrid, sizeof(dim3));
-      follow(update);
+// Adds a node's pieces and the updates that go into them: for sets its grid, if wanted, and all of its arguments.
+// Returns the number of pieces.
+std::uint32_t add_pieces(cudaGraphDeviceNode_t node, const std::vector<updater::Update>& updates, bool grid,
+                         unsigned argument_bytes, WrittenNodes* out) {
+  const std::size_t before = out->pieces.size();
+  const auto begin = [&](unsigned offset, unsigned size) {
+    out->pieces.push_back({node, offset, size, static_cast<unsigned>(out->updates.size()), 0});
+  };
+  const auto follow = [&](const updater::Update& update) {
+    out->updates.push_back(update);
+    ++out->pieces.back().count;
+  };
+  if (grid) begin(updater::kGrid, sizeof(dim3));
+  unsigned end = argument_bytes;
+  for (const updater::Update& update : updates) {
+    if (!is_of_grid(update)) {
+      end = std::max(end, update.offset + update.size);
+      continue;
     }
-    for (unsigned at = 0; at < end; at += updater::kPiece) {
-      const unsigned to = std::min(end, at + updater::kPiece);
-      bool begun = at < argument_bytes;
-      if (begun) begin(at, std::min(to, argument_bytes) - at);
-      for (const updater::Update& update : of_node) {
-        const unsigned from = std::max(at, update.offset), until = std::min(to, update.offset + update.size);
-        if (is_of_grid(update) || from >= until) continue;
-        if (!std::exchange(begun, true)) begin(at, 0);
-        follow({update.source + (from - update.offset), from, until - from});
-      }
-    }
-    return static_cast<std::uint32_t>(all.size() - before);
+    if (!grid) begin(updater::kGrid, sizeof(dim3));
+    follow(update);
   }
-};
-
-// The position of the updater node: behind one node or none, and before others.
-struct Place {
-  cudaGraphNode_t behind = nullptr;
-  std::vector<cudaGraphNode_t> before;
-};
+  for (unsigned at = 0; at < end; at += updater::kPiece) {
+    const unsigned to = std::min(end, at + updater::kPiece);
+    bool begun = at < argument_bytes;
+    if (begun) begin(at, std::min(to, argument_bytes) - at);
+    for (const updater::Update& update : updates) {
+      const unsigned from = std::max(at, update.offset), until = std::min(to, update.offset + update.size);
+      if (is_of_grid(update) || from >= until) continue;
+      if (!std::exchange(begun, true)) begin(at, 0);
+      follow({update.source + (from - update.offset), from, until - from});
+    }
+  }
+  return static_cast<std::uint32_t>(out->pieces.size() - before);
+}
 
 CallResult dependencies_of(cudaGraphNode_t node, std::vector<cudaGraphNode_t>* out) {
   std::size_t count = 0;
@@ -78,14 +65,15 @@ CallResult dependencies_of(cudaGraphNode_t node, std::vector<cudaGraphNode_t>* o
 // All nodes that the updater writes must wait for it. If a graph begins with one root and reaches all written nodes
 // through one other node, the updater node stands behind the root and before that node. It then runs beside the nodes
 // in between, which hides its time. Otherwise it stands before all roots, because it would cost more as another root
-// (test/bench/results/2026-11-24-updater-node.md).
-CallResult find_place(const Template& graph, const std::vector<ParameterTable::Node>& written, Place* out) {
+// (test/bench/results/2026-11-24-updater-node.md). Its place is behind one node or none, and before others.
+CallResult find_place(const Template& graph, const std::vector<WrittenNodes::Node>& written, cudaGraphNode_t* behind,
+                      std::vector<cudaGraphNode_t>* before) {
   std::size_t count = 0;
   cudaError_t error = cudaGraphGetRootNodes(graph.graph.get(), nullptr, &count);
-  out->before.resize(count);
-  if (error == cudaSuccess) error = cudaGraphGetRootNodes(graph.graph.get(), out->before.data(), &count);
+  before->resize(count);
+  if (error == cudaSuccess) error = cudaGraphGetRootNodes(graph.graph.get(), before->data(), &count);
   if (error != cudaSuccess || count != 1) return {"cudaGraphGetRootNodes", error};
-  const cudaGraphNode_t root = out->before.front();
+  const cudaGraphNode_t root = before->front();
   const std::uint32_t first = written.front().index;
   if (graph.nodes[first] == root) return {};
   std::unordered_set<cudaGraphNode_t> behind_first = {graph.nodes[first]};
@@ -95,18 +83,30 @@ CallResult find_place(const Template& graph, const std::vector<ParameterTable::N
     const cudaGraphNode_t node = graph.nodes[i];
     const CallResult read = dependencies_of(node, &dependencies);
     if (read.error != cudaSuccess) return read;
-    const auto is_behind = [&](cudaGraphNode_t before) { return behind_first.contains(before); };
-    if (i == first) {
-      // There is nothing in between.
-      if (std::find(dependencies.begin(), dependencies.end(), root) != dependencies.end()) return {};
-    } else if (std::any_of(dependencies.begin(), dependencies.end(), is_behind)) {
-      behind_first.insert(node);
-    }
+    // There is nothing in between.
+    if (i == first && std::find(dependencies.begin(), dependencies.end(), root) != dependencies.end()) return {};
+    const auto is_behind = [&](cudaGraphNode_t of) { return behind_first.contains(of); };
+    if (std::any_of(dependencies.begin(), dependencies.end(), is_behind)) behind_first.insert(node);
     if (next->index != i) continue;
     if (!is_behind(node)) return {};
     ++next;
   }
-  *out = {root, {graph.nodes[first]}};
+  *behind = root;
+  before->front() = graph.nodes[first];
+  return {};
+}
+
+CallResult make_updatable(cudaGraphNode_t node, cudaGraphDeviceNode_t* handle, CUlaunchAttributeValue* highest) {
+  CUlaunchAttributeValue value, priority;
+  std::memset(&value, 0, sizeof value);  // Unused bytes must be zero (fact 26).
+  value.deviceUpdatableKernelNode.deviceUpdatable = 1;
+  // The handle is returned in the value, although it is const.
+  const CUresult result = driver().set_kernel_attribute(node, CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE, &value);
+  if (result != CUDA_SUCCESS) return {kSetAttribute, static_cast<cudaError_t>(result), false};
+  *handle = reinterpret_cast<cudaGraphDeviceNode_t>(value.deviceUpdatableKernelNode.devNode);
+  if (driver().kernel_attribute(node, CU_LAUNCH_ATTRIBUTE_PRIORITY, &priority) == CUDA_SUCCESS) {
+    highest->priority = std::min(highest->priority, priority.priority);  // A lower number is a higher priority.
+  }
   return {};
 }
 
@@ -118,12 +118,8 @@ std::size_t UpdatedExecutable::writable_nodes(const Slots& slots) {
 }
 
 std::size_t UpdatedExecutable::estimated_device_bytes(const Content& content) {
-  const auto pieces_of = [](const NodeContent& node) {
-    return 1 + (node.size + updater::kPiece - 1) / updater::kPiece;
-  };
-  const std::size_t pieces =
-      std::accumulate(content.nodes.begin(), content.nodes.end(), content.slots.bindings.size(),
-                      [&](std::size_t sum, const NodeContent& node) { return sum + pieces_of(node); });
+  std::size_t pieces = content.slots.bindings.size();
+  for (const NodeContent& node : content.nodes) pieces += 1 + (node.size + updater::kPiece - 1) / updater::kPiece;
   constexpr std::size_t kPieceBytes = sizeof(updater::Piece) + sizeof(unsigned) + updater::kPiece + 1;
   const std::size_t plan = pieces * kPieceBytes + 2 * content.slots.bindings.size() * sizeof(updater::Update) +
                            sizeof(updater::Written) + 4 * updater::kSetAlignment;
@@ -131,13 +127,12 @@ std::size_t UpdatedExecutable::estimated_device_bytes(const Content& content) {
 }
 
 CallResult UpdatedExecutable::instantiate(Template& from, std::shared_ptr<const Content> content, bool with_table,
-                                          unsigned long long flags, Scratch& scratch, Updater& updater,
-                                          std::unique_ptr<Executable>* out) {
-  std::unique_ptr<UpdatedExecutable> executable(new UpdatedExecutable(scratch, updater));
+                                          unsigned long long flags, Device& device, std::unique_ptr<Executable>* out) {
+  std::unique_ptr<UpdatedExecutable> executable(new UpdatedExecutable(device));
   executable->hold(std::move(content));
   Template& base = executable->base_;
   CallResult done = from.clone(&base);
-  if (done.error == cudaSuccess) done = executable->add_updater_node(updater, with_table);
+  if (done.error == cudaSuccess) done = executable->add_updater_node(device.updater, with_table);
   if (done.error == cudaSuccess) {
     // Without this flag a grid that the device has written is lost when the next launch is on a stream of another
     // priority (docs/semantics.md).
@@ -176,7 +171,7 @@ bool UpdatedExecutable::plan_slots(const SlotNode& node, std::vector<updater::Up
   for (std::uint32_t i = 0; i < node.binding_count; ++i) {
     const Binding& binding = slots_.bindings[node.first_binding + i];
     const bool grid = is_grid(node, binding);
-    std::size_t offset = updater::kGrid, size = binding.size;
+    std::size_t offset = updater::kGrid, size = 0;
     bool known = driver().function_param_info != nullptr;
     if (known && !grid) {
       const std::uint32_t argument = argument_of(slots_, node, binding);
@@ -184,13 +179,12 @@ bool UpdatedExecutable::plan_slots(const SlotNode& node, std::vector<updater::Up
       known = driver().function_param_info(node.function, argument, &offset, &size) == CUDA_SUCCESS &&
               inside + binding.size <= size;
       offset += inside;
-      size = binding.size;
     }
     // Pieces begin inside a larger value. They need a source that is aligned as they are (updater.h).
     const bool is_cut = !grid && offset / updater::kPiece != (offset + binding.size - 1) / updater::kPiece;
     const auto residue = static_cast<std::uint32_t>(is_cut ? offset % updater::kUnit : 0);
     std::uint32_t source = 0;
-    if (!known || size != binding.size || !find_source(binding, grid, residue, &source)) {
+    if (!known || !find_source(binding, grid, residue, &source)) {
       updates->resize(before);
       return false;
     }
@@ -199,52 +193,44 @@ bool UpdatedExecutable::plan_slots(const SlotNode& node, std::vector<updater::Up
   return true;
 }
 
-// The nodes that an updater node writes.
-struct UpdatedExecutable::WrittenNodes {
-  Pieces pieces;
-  std::vector<ParameterTable::Node> nodes;
-  CUlaunchAttributeValue highest;  // The highest priority among them.
-};
-
 // Makes the slot nodes of the base device-updatable (with a table, the other kernel nodes as well) and adds the updater
 // node.
 CallResult UpdatedExecutable::add_updater_node(Updater& updater, bool with_table) {
   Updater::Kernels kernels = {};
   if (const CallResult loaded = updater.load(&kernels); loaded.error != cudaSuccess) return loaded;
+  code_ = updater.code();
   WrittenNodes written;
-  CallResult done = make_updatable(updater, with_table, &written);
-  if (done.error != cudaSuccess) return done;
-  Place place;
-  done = find_place(base_, written.nodes, &place);
+  CUlaunchAttributeValue highest;  // The highest priority among them.
+  CallResult done = make_updatable(updater, with_table, &written, &highest);
   if (done.error != cudaSuccess) return done;
 
   context_ = current_context();
-  take_kernel(kernels);
-  const Pieces& pieces = written.pieces;
-  if (with_table) {
-    table_ = std::make_unique<ParameterTable>(content_, std::move(written.nodes), pieces.all, pieces.updates, memory_);
-  }
-  done = upload_plan(pieces.all, pieces.updates);
+  constexpr unsigned kSizes[] = {updater::kSmall, updater::kLarge, updater::kHuge};  // As Updater::Kernel.
+  const unsigned* const size = std::lower_bound(std::begin(kSizes), std::end(kSizes), parameter_size_);
+  kernel_ = kernels[static_cast<std::size_t>(size - kSizes)];
+  parameter_ = std::make_unique<unsigned char[]>(offsetof(Parameter, bytes) + *size);
+  if (with_table) table_ = std::make_unique<ParameterTable>(content_, written, memory_);
+  done = upload_plan(written);
   bool changed = false;
   if (done.error == cudaSuccess) done = write(content_->values.data(), &changed);
-  if (done.error == cudaSuccess) done = add_to_base(place.behind, place.before, written.highest);
+  if (done.error == cudaSuccess) done = add_to_base(written, highest);
   return done;
 }
 
 // Decides which nodes the device writes, and makes these device-updatable. Fails if there are none.
-CallResult UpdatedExecutable::make_updatable(Updater& updater, bool with_table, WrittenNodes* out) {
+CallResult UpdatedExecutable::make_updatable(Updater& updater, bool with_table, WrittenNodes* out,
+                                             CUlaunchAttributeValue* highest) {
   Updater::Probed probed;
-  std::memset(&out->highest, 0, sizeof out->highest);
+  std::memset(highest, 0, sizeof *highest);
   for (std::uint32_t i = 0; i < base_.nodes.size(); ++i) {
     const SlotNode* const node = slots_.node(i);
     std::vector<updater::Update> updates;
     bool wanted = with_table && content_->nodes[i].updatable;
     bool grid = with_table && content_->nodes[i].grid_updatable;
-    bool of_grid = false;
     if (node != nullptr) {
       wanted = (wanted || !with_table) && device_can_write(slots_, *node) && plan_slots(*node, &updates);
-      of_grid = std::any_of(updates.begin(), updates.end(), is_of_grid);
     }
+    const bool of_grid = std::any_of(updates.begin(), updates.end(), is_of_grid);
     if (wanted && (grid || of_grid)) {
       const CallResult answer = updater.can_set_grid(base_.nodes[i], &probed, &grid);
       if (answer.error != cudaSuccess) return answer;
@@ -255,32 +241,19 @@ CallResult UpdatedExecutable::make_updatable(Updater& updater, bool with_table, 
       continue;
     }
     cudaGraphDeviceNode_t handle = nullptr;
-    if (const CallResult made = make_updatable(base_.nodes[i], &handle, &out->highest); made.error != cudaSuccess) {
-      return made;
-    }
+    const CallResult made = graphcache::make_updatable(base_.nodes[i], &handle, highest);
+    if (made.error != cudaSuccess) return made;
     const unsigned size = with_table ? content_->nodes[i].size : 0;
-    out->nodes.push_back({i, grid, out->pieces.add(handle, updates, with_table && grid, size)});
+    out->nodes.push_back({i, grid, add_pieces(handle, updates, with_table && grid, size, out)});
   }
-  return {kSetAttribute, out->pieces.all.empty() ? cudaErrorNotSupported : cudaSuccess, false};
+  return {kSetAttribute, out->pieces.empty() ? cudaErrorNotSupported : cudaSuccess, false};
 }
 
-CallResult UpdatedExecutable::make_updatable(cudaGraphNode_t node, cudaGraphDeviceNode_t* handle,
-                                             CUlaunchAttributeValue* highest) {
-  CUlaunchAttributeValue value, priority;
-  std::memset(&value, 0, sizeof value);  // Unused bytes must be zero (fact 26).
-  value.deviceUpdatableKernelNode.deviceUpdatable = 1;
-  // The handle is returned in the value, although it is const.
-  const CUresult result = driver().set_kernel_attribute(node, CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE, &value);
-  if (result != CUDA_SUCCESS) return {kSetAttribute, static_cast<cudaError_t>(result), false};
-  *handle = reinterpret_cast<cudaGraphDeviceNode_t>(value.deviceUpdatableKernelNode.devNode);
-  if (driver().kernel_attribute(node, CU_LAUNCH_ATTRIBUTE_PRIORITY, &priority) == CUDA_SUCCESS) {
-    highest->priority = std::min(highest->priority, priority.priority);  // A lower number is a higher priority.
-  }
-  return {};
-}
-
-CallResult UpdatedExecutable::add_to_base(cudaGraphNode_t behind, const std::vector<cudaGraphNode_t>& before,
-                                          const CUlaunchAttributeValue& highest) {
+CallResult UpdatedExecutable::add_to_base(const WrittenNodes& written, const CUlaunchAttributeValue& highest) {
+  cudaGraphNode_t behind = nullptr;
+  std::vector<cudaGraphNode_t> before;
+  const CallResult found = find_place(base_, written.nodes, &behind, &before);
+  if (found.error != cudaSuccess) return found;
   const cudaGraph_t graph = base_.graph.get();
   void* arguments[] = {parameter_.get()};
   cudaKernelNodeParams params = {};
@@ -303,34 +276,25 @@ CallResult UpdatedExecutable::add_to_base(cudaGraphNode_t behind, const std::vec
   return {"cudaGraphAddDependencies", error};
 }
 
-void UpdatedExecutable::take_kernel(const Updater::Kernels& kernels) {
-  constexpr unsigned kSizes[] = {updater::kSmall, updater::kLarge, updater::kHuge};  // As Updater::Kernel.
-  const unsigned* const size = std::lower_bound(std::begin(kSizes), std::end(kSizes), parameter_size_);
-  kernel_ = kernels[static_cast<std::size_t>(size - kSizes)];
-  parameter_ = std::make_unique<unsigned char[]>(offsetof(Parameter, bytes) + *size);
-}
-
 // Uploads what the kernel reads.
-CallResult UpdatedExecutable::upload_plan(const std::vector<updater::Piece>& pieces,
-                                          const std::vector<updater::Update>& updates) {
+CallResult UpdatedExecutable::upload_plan(const WrittenNodes& written) {
   updater::Plan& plan = parameter().plan;
-  plan.piece_count = static_cast<unsigned>(pieces.size());
+  plan.piece_count = static_cast<unsigned>(written.pieces.size());
   std::vector<unsigned char> host(blocks() * sizeof(updater::Written));
-  const auto append = [&](const void* bytes, std::size_t size) {
-    const std::size_t at = detail::align_up(host.size(), updater::kSetAlignment);
+  const auto append = [&](const auto& items) {
+    const std::size_t at = detail::align_up(host.size(), updater::kSetAlignment), size = items.size() * sizeof items[0];
     host.resize(at + size);
-    if (size != 0) std::memcpy(host.data() + at, bytes, size);
+    if (size != 0) std::memcpy(host.data() + at, items.data(), size);
     return at;
   };
-  const std::size_t pieces_at = append(pieces.data(), pieces.size() * sizeof(updater::Piece));
-  const std::size_t updates_at = append(updates.data(), updates.size() * sizeof(updater::Update));
-  const std::vector<unsigned char> base = table_ != nullptr ? table_->base_set() : std::vector<unsigned char>();
-  const std::size_t base_at = append(base.data(), base.size());
+  const std::size_t pieces_at = append(written.pieces), updates_at = append(written.updates);
+  std::vector<unsigned char> base;
+  if (table_ != nullptr) base = table_->make_set(*content_, /*whole=*/true).bytes;
+  const std::size_t base_at = append(base);
 
-  if (const CallResult taken = memory_->take(host.size(), &plan_); taken.error != cudaSuccess) return taken;
-  if (const CallResult taken = memory_->take(sizeof(int), &error_, /*of_host=*/true); taken.error != cudaSuccess) {
-    return taken;
-  }
+  CallResult taken = memory_->take(host.size(), &plan_);
+  if (taken.error == cudaSuccess) taken = memory_->take(sizeof(int), &error_, /*of_host=*/true);
+  if (taken.error != cudaSuccess) return taken;
   plan.error = static_cast<int*>(error_.get());
   *plan.error = cudaSuccess;
   auto* const device = static_cast<unsigned char*>(plan_.get());
@@ -398,11 +362,8 @@ CallResult UpdatedExecutable::patch(const detail::Call& call, std::size_t* patch
 
 BroughtOver UpdatedExecutable::switch_set(std::shared_ptr<const Content> to, const detail::Call& call) {
   BroughtOver brought;
-  Slots before = to->slots;  // Copied first, because this may throw.
-  std::vector<unsigned char> values = to->values;
-  std::swap(before, slots_);
-  values_.swap(values);
-  replace_content(std::move(to));
+  const Slots before = std::move(slots_);
+  hold(std::move(to));
   // Nodes that only the host sets: their captured parameters may differ as well.
   for (const std::uint32_t i : others_) {
     const SlotNode& node = slots_.nodes[i];
@@ -424,25 +385,7 @@ cudaError_t UpdatedExecutable::take_device_error() {
   return found;
 }
 
-CallResult UpdatedExecutable::get_ready(cudaStream_t stream) {
-  if (ready_.get() == nullptr) return {};
-  return {"cudaStreamWaitEvent", cudaStreamWaitEvent(stream, ready_.get(), 0)};
-}
-
-cudaError_t UpdatedExecutable::launch(const LaunchStream& stream) {
-  const cudaError_t error = Executable::launch(stream);
-  if (error == cudaSuccess && ready_.get() != nullptr) ready_ = {};
-  return error;
-}
-
-CallResult UpdatedExecutable::put_in_place(cudaStream_t stream) {
-  const CallResult done = Executable::put_in_place(stream);
-  if (done.error == cudaSuccess) ready_ = {};
-  return done;
-}
-
 void UpdatedExecutable::abandon() {
-  ready_.release();
   error_ = nullptr;  // Its word may be gone.
   Executable::abandon();
 }

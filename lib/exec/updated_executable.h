@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cuda/device_memory.h"
+#include "exec/device.h"
 #include "exec/executable.h"
 #include "exec/parameter_table.h"
 #include "exec/updater.h"
@@ -30,8 +31,7 @@ class UpdatedExecutable final : public Executable {
 
   // Instantiates a clone of `from`, which is unchanged.
   static CallResult instantiate(Template& from, std::shared_ptr<const Content> content, bool with_table,
-                                unsigned long long flags, Scratch& scratch, Updater& updater,
-                                std::unique_ptr<Executable>* out);
+                                unsigned long long flags, Device& device, std::unique_ptr<Executable>* out);
   ~UpdatedExecutable() override;
 
   UpdatedExecutable* updated() override { return this; }
@@ -46,18 +46,14 @@ class UpdatedExecutable final : public Executable {
   // After a failure it must not be launched again.
   BroughtOver switch_set(std::shared_ptr<const Content> to, const detail::Call& call);
 
-  // mark_ready() marks the end of the copies that the updater node and its table need, and get_ready() orders the next
-  // launch behind the mark. Later launches follow that one and need nothing more (fact 15).
+  // Marks the end of the copies that the updater node and its table need, for get_ready().
   CallResult mark_ready() { return memory_->mark(&ready_); }
-  CallResult get_ready(cudaStream_t stream) override;
 
   // The error of a device-side update in a launch that has run with wrong values. Each error is returned once.
   cudaError_t take_device_error() override;
   // Does nothing if set and values are those of the last call. Else adds to `patched_nodes` the number of nodes that
   // change.
   CallResult patch(const detail::Call& call, std::size_t* patched_nodes) override;
-  cudaError_t launch(const LaunchStream& stream) override;
-  CallResult put_in_place(cudaStream_t stream) override;
   void abandon() override;
 
  private:
@@ -67,26 +63,20 @@ class UpdatedExecutable final : public Executable {
     bool is_grid;
   };
 
-  UpdatedExecutable(Scratch& scratch, Updater& updater)
-      : Executable(scratch), code_(updater.code()), memory_(updater.memory()) {}
-  struct WrittenNodes;
+  explicit UpdatedExecutable(Device& device) : Executable(device.scratch), memory_(device.memory) {}
   CallResult add_updater_node(Updater& updater, bool with_table);
-  CallResult make_updatable(Updater& updater, bool with_table, WrittenNodes* out);
-  static CallResult make_updatable(cudaGraphNode_t node, cudaGraphDeviceNode_t* handle,
-                                   CUlaunchAttributeValue* highest);
-  CallResult add_to_base(cudaGraphNode_t behind, const std::vector<cudaGraphNode_t>& before,
-                         const CUlaunchAttributeValue& highest);
-  void take_kernel(const Updater::Kernels& kernels);
+  CallResult make_updatable(Updater& updater, bool with_table, WrittenNodes* out, CUlaunchAttributeValue* highest);
+  CallResult add_to_base(const WrittenNodes& written, const CUlaunchAttributeValue& highest);
   bool plan_slots(const SlotNode& node, std::vector<updater::Update>* updates);
   bool find_source(const Binding& binding, bool is_grid, std::uint32_t residue, std::uint32_t* at);
-  CallResult upload_plan(const std::vector<updater::Piece>& pieces, const std::vector<updater::Update>& updates);
+  CallResult upload_plan(const WrittenNodes& written);
   CallResult write(const unsigned char* values, bool* changed);
   // The kernel's parameter. Its last member may be longer.
   using Parameter = updater::Values<updater::kSmall>;
   Parameter& parameter() const { return *reinterpret_cast<Parameter*>(parameter_.get()); }
   unsigned blocks() const { return (parameter().plan.piece_count + updater::kThreads - 1) / updater::kThreads; }
 
-  const std::shared_ptr<void> code_;
+  std::shared_ptr<void> code_;
   const std::shared_ptr<DeviceMemory> memory_;
   std::vector<Source> sources_;
   std::uint32_t parameter_size_ = 0;   // Size of the values in the kernel's parameter.
@@ -97,7 +87,6 @@ class UpdatedExecutable final : public Executable {
   std::unique_ptr<unsigned char[]> parameter_;  // An updater::Values of some size.
   DeviceMemory::Block plan_, error_;
   std::unique_ptr<ParameterTable> table_;
-  Event ready_;  // Behind the copies that the next launch must follow, or empty.
 };
 
 }  // namespace graphcache

@@ -1,7 +1,5 @@
 #include "exec/updater_code.h"
 
-#include <utility>
-
 #include "cuda/compat.h"
 #include "cuda/driver.h"
 #include "exec/updater.h"
@@ -9,17 +7,15 @@
 
 namespace graphcache {
 
-Updater::Updater(std::shared_ptr<DeviceMemory> memory)
-    : code_(updater_image, {updater::kSmallName, updater::kLargeName, updater::kHugeName, updater::kPlainName}),
-      memory_(std::move(memory)) {}
+Updater::Updater()
+    : code_(updater_image, {updater::kSmallName, updater::kLargeName, updater::kHugeName, updater::kPlainName}) {}
 
 CallResult Updater::can_set_grid(cudaGraphNode_t node, Probed* probed, bool* can) {
   *can = false;
   for (const CUlaunchAttributeID id : {CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE}) {
     CUlaunchAttributeValue value;
     bool is_set = false;
-    if (driver().read_attribute(node, id, &value, &is_set) != CUDA_SUCCESS) return {};
-    if (is_set) return {};
+    if (driver().read_attribute(node, id, &value, &is_set) != CUDA_SUCCESS || is_set) return {};
   }
   CUDA_KERNEL_NODE_PARAMS params = {};
   if (driver().kernel_params(node, &params) != CUDA_SUCCESS) return {};

@@ -10,7 +10,6 @@
 #include <unordered_map>
 
 #include "cuda/device_code.h"
-#include "cuda/device_memory.h"
 #include "cuda/errors.h"
 #include "cuda/mutex.h"
 
@@ -23,7 +22,7 @@ class Updater {
   enum Kernel : std::size_t { kSmall, kLarge, kHuge, kPlain, kCount };
   using Kernels = DeviceCode<kCount>::Kernels;
 
-  explicit Updater(std::shared_ptr<DeviceMemory> memory);
+  Updater();
 
   // A failure is permanent in a context: what the driver has refused once is not loaded again.
   CallResult load(Kernels* out) ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -32,7 +31,6 @@ class Updater {
     return failed_;
   }
   std::shared_ptr<void> code() { return code_.code(); }
-  const std::shared_ptr<DeviceMemory>& memory() const { return memory_; }
   // Whether the device can set the grid of a kernel node. REQUIRES: load() was called. It cannot for kernels with
   // clusters, cooperative kernels, and kernels that use dynamic parallelism: without any error, other blocks would run
   // than were set (docs/semantics.md). `probed` caches the results for the functions of one graph.
@@ -51,7 +49,6 @@ class Updater {
   DeviceCode<kCount> code_;
   Mutex mutex_;
   CallResult failed_ ABSL_GUARDED_BY(mutex_);
-  const std::shared_ptr<DeviceMemory> memory_;
 };
 
 }  // namespace graphcache

@@ -80,20 +80,23 @@ void Policy::captured(KeyId key, const GraphFacts& facts) {
   entries_[key].is_unread = facts.signature == 0;
 }
 
-void Policy::described(KeyId key, const GraphFacts& facts) {
-  GraphFacts of_key = facts;
-  of_key.stream = entries_[key].facts.stream;
-  of_key.shape = entries_[key].facts.shape;
-  set_facts(key, of_key);  // May throw.
+void Policy::described(KeyId key, GraphFacts facts) {
+  facts.stream = entries_[key].facts.stream;
+  facts.shape = entries_[key].facts.shape;
+  set_facts(key, facts);  // May throw.
   unread_ -= is_live(key) && entries_[key].is_unread ? 1 : 0;
   entries_[key].is_unread = false;
 }
 
-void Policy::moved(KeyId key, std::uint64_t stream) {
+void Policy::set_fact(KeyId key, std::uint64_t GraphFacts::*which, std::uint64_t value) {
   GraphFacts facts = entries_[key].facts;
-  if (facts.stream == stream || limits_.mechanisms.across_streams) return;
-  facts.stream = stream;
+  facts.*which = value;
   set_facts(key, facts);
+}
+
+void Policy::moved(KeyId key, std::uint64_t stream) {
+  if (entries_[key].facts.stream == stream || limits_.mechanisms.across_streams) return;
+  set_fact(key, &GraphFacts::stream, stream);
 }
 
 void Policy::pinned(KeyId key, bool pinned) {
@@ -107,18 +110,6 @@ void Policy::erased(KeyId key) {
   lost(key);
   forgotten(key);
   entries_[key] = {};
-}
-
-void Policy::refuse_siblings(KeyId key) {
-  GraphFacts facts = entries_[key].facts;
-  facts.signature = 0;
-  set_facts(key, facts);
-}
-
-void Policy::refuse_sets(KeyId key) {
-  GraphFacts facts = entries_[key].facts;
-  facts.table_class = 0;
-  set_facts(key, facts);
 }
 
 void Policy::refuse_device_updates(KeyId key) {

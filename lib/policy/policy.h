@@ -27,7 +27,6 @@
 #include <deque>
 #include <limits>
 #include <map>
-#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -118,7 +117,7 @@ class Policy {
   // The key now has a template. If this or a call below throws because memory ran out, nothing has changed.
   void captured(KeyId key, const GraphFacts& facts);
   // The key was captured without a signature, and its graph has been read since. Its stream stays the same.
-  void described(KeyId key, const GraphFacts& facts);
+  void described(KeyId key, GraphFacts facts);
   // The key, which has no executable, now runs on this stream. It joins the family of that stream once it has one.
   void moved(KeyId key, std::uint64_t stream);
   // The key, which has no executable, has lost its template.
@@ -165,10 +164,10 @@ class Policy {
 
   // The runtime has refused an update between the key's graph and a sibling's. The key, which has no executable, no
   // longer has siblings.
-  void refuse_siblings(KeyId key);
+  void refuse_siblings(KeyId key) { set_fact(key, &GraphFacts::signature, 0); }
   // The table of the key's class cannot hold its parameter set. The key, which has no executable, no longer has a
   // class.
-  void refuse_sets(KeyId key);
+  void refuse_sets(KeyId key) { set_fact(key, &GraphFacts::table_class, 0); }
   // The runtime has refused an updater node for the key. Its class gets no table, and the key no such node for slots
   // until it is erased. If it had either, its executable is now a plain one.
   void refuse_device_updates(KeyId key);
@@ -220,6 +219,7 @@ class Policy {
   void link(KeyId key);
   void unlink(KeyId key);
   void set_facts(KeyId key, GraphFacts facts);
+  void set_fact(KeyId key, std::uint64_t GraphFacts::*which, std::uint64_t value);
   void set_kind(KeyId key, Kind kind);
   void hand_over(KeyId from, KeyId to);
 

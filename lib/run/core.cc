@@ -233,7 +233,7 @@ Epitaph Core::epitaph_of(const std::shared_ptr<Content>& content, Loss why, bool
 
 void Core::bury_executable(Entry& entry, Loss why) {
   Recorded& of = recorded(entry);
-  if (of.executable != nullptr && of.graph.empty()) of.graph = of.executable->take_base();
+  if (of.executable != nullptr && of.graph.empty()) of.graph = std::move(of.executable->base());
   device->graveyard.add(std::move(of.grave), take_executable(entry), {}, {}, {},
                         epitaph_of(of.content, why, /*drops_graph=*/false));
 }

@@ -223,8 +223,8 @@ CallResult Run::instantiate(Plan& plan) {
   const bool with_table = plan.action == Plan::Action::kTable;
   if (of.grave.empty()) of.grave.emplace_back();  // Now, because this may throw.
   if (with_table || plan.writes_slots) {
-    const CallResult result = UpdatedExecutable::instantiate(of.graph, of.content, with_table, flags, device.scratch,
-                                                             device.updater, &of.executable);
+    const CallResult result =
+        UpdatedExecutable::instantiate(of.graph, of.content, with_table, flags, device, &of.executable);
     if (result.error == cudaSuccess || is_fatal(result.error)) return result;
     plan.action = Plan::Action::kOwn;
     plan.writes_slots = false;

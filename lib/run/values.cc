@@ -107,7 +107,8 @@ bool Run::update_to(std::unique_ptr<Recorded>& made) {
   made->stream = own().stream;
   made->unverified = own().unverified;
   core_.bury_template(*entry_, Loss::kValues);
-  core_.store.recaptured(entry_.get(), made->content->slots.nodes.size(), std::move(infos));
+  core_.store.captured(entry_.get(), facts_of(*made->content), entry_->nodes.value(), made->content->slots.nodes.size(),
+                       std::move(infos));
   entry_->graphs = std::move(made);
   return true;
 }

@@ -12,7 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
+#include <unordered_map>
 #include <vector>
 
 #include "graphcache/detail/call.h"
@@ -20,7 +20,6 @@
 #include "graphcache/stats.h"
 #include "policy/policy.h"
 #include "store/hot_entry.h"
-#include "store/signatures.h"
 
 namespace graphcache {
 
@@ -69,7 +68,10 @@ struct Retry {
 inline constexpr std::uint64_t kManyIdentities = 2;  // Values::identity() is odd.
 inline constexpr int kMostIdentities = 16;
 
-// Texts about an entry. Most entries have none.
+// The signatures of entries, and the number of entries with each.
+using Signatures = std::unordered_map<std::string, std::size_t>;
+
+// Texts about an entry.
 struct Notes {
   std::string refusal;              // Why the runtime last refused an update.
   std::vector<Counted> stale;       // What verify mode found.
@@ -106,12 +108,12 @@ struct EntryContents {
   State state = State::kCold;               // Changed under `lock` as well.
   std::optional<EagerReason> eager_reason;  // The reason of the last direct run.
   // The signature of its content, or null if the content cannot have siblings.
-  Signatures::Known* signature = nullptr;
+  Signatures::value_type* signature = nullptr;
   Rule rule = Rule::kNone;             // By which it last got an executable.
   Loss executable_lost = Loss::kNone;  // Why it last lost its executable.
   Loss template_lost = Loss::kNone;    // Why it last lost its template.
   std::size_t others = 0;              // Number of executables when it was last evicted.
-  std::unique_ptr<Notes> notes;        // Null if there are none: see Entry::note().
+  Notes notes;
 
   // Written under `lock` and the store's lock.
   absl::Status error;  // The error behind the last direct run; ok after a capture.
@@ -134,11 +136,6 @@ struct alignas(64) Entry : detail::HotEntry, EntryContents {
     for (int i = 0; i < kOutcomeCount; ++i) counts[i] = outcomes[i].value();
     counts[static_cast<int>(Outcome::kReplayed)] += replayed.value();
     return counts;
-  }
-  // For writing. Requires the store's lock.
-  Notes& note() {
-    if (notes == nullptr) notes = std::make_unique<Notes>();
-    return *notes;
   }
   // EntryInfo::id. Requires the store's lock.
   std::uint64_t number() const { return life << 32 | id; }

@@ -35,11 +35,6 @@ class EntryTable {
   Entry* chain(std::size_t hash) const { return bucket_of(hash).load(std::memory_order_acquire); }
   static Entry* next(const Entry* entry) { return entry->next_of_bucket.load(std::memory_order_acquire); }
 
-  // The most recently inserted entry of the key, or null.
-  Entry* find(const Key& key) const { return first_of(key, chain(key.hash())); }
-  // The entry of the same key inserted before this one, or null.
-  static Entry* next_of_key(const Entry* entry) { return first_of(entry->key, next(entry)); }
-
   void insert(Entry* entry) {
     Link& first = bucket_of(entry->key.hash());
     entry->next_of_bucket.store(first.load(std::memory_order_relaxed), std::memory_order_relaxed);
@@ -55,10 +50,6 @@ class EntryTable {
  private:
   using Link = std::atomic<Entry*>;
 
-  static Entry* first_of(const Key& key, Entry* entry) {
-    while (entry != nullptr && !(entry->key == key)) entry = next(entry);
-    return entry;
-  }
   Link& bucket_of(std::size_t hash) const { return first_[hash & (buckets_ - 1)]; }
 
   const std::size_t buckets_;

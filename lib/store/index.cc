@@ -26,10 +26,9 @@ Entry* Index::insert(const Key& key, const detail::Site& site) {
 }
 
 void Index::set_state(Entry* entry, State state) {
-  if (entry->state == state) return;
-  if (!entry->erased) unlink(order_of(entry), entry);
+  unlink(order_of(entry), entry);
   entry->state = state;
-  if (!entry->erased) link(order_of(entry), entry);
+  link(order_of(entry), entry);
 }
 
 // Few entries are erased and exist still: those in use.
@@ -61,16 +60,15 @@ void Index::erase(Entry* entry) {
   table_.erase(entry);
   unlink(order_of(entry), entry);
   entry->erased = true;
-  link(erased_, entry);
+  link(order_of(entry), entry);
 }
 
-void Index::sweep(absl::FunctionRef<void(Entry&)> last_look) {
+void Index::sweep(absl::FunctionRef<void(Entry*)> take) {
   for (Entry* next = erased_.oldest; next != nullptr;) {
     Entry* const entry = std::exchange(next, next->newer);
     if (!try_lock_idle(entry)) continue;  // The lock of a free entry stays held.
-    last_look(*entry);
     unlink(erased_, entry);
-    entry->older = std::exchange(gone_, entry);
+    take(entry);
   }
 }
 

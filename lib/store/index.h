@@ -14,7 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "graphcache/key.h"
@@ -37,9 +36,9 @@ class Index {
   // The entries whose keys may have this hash, linked by EntryTable::next(). Needs no lock.
   Entry* chain(std::size_t hash) const { return table_.chain(hash); }
 
-  // The first entry of a key, or null. The others follow by next_of_key().
-  Entry* find(const Key& key) const { return table_.find(key); }
-  static Entry* next_of_key(const Entry* entry) { return EntryTable::next_of_key(entry); }
+  // The entry of a key that was inserted last, or null. The others follow by next_of_key().
+  Entry* find(const Key& key) const { return first_of(key, chain(key.hash())); }
+  static Entry* next_of_key(const Entry* entry) { return first_of(entry->key, EntryTable::next(entry)); }
   // The entry of this key and place, or null.
   Entry* find(const Key& key, const detail::Site& site) const {
     Entry* entry = find(key);
@@ -62,14 +61,9 @@ class Index {
     return entry->number() == number && !entry->erased ? entry : nullptr;
   }
 
-  // Marks the entry as most recently used among those of its state. Live entries have no order here, because the policy
-  // keeps the order of executables.
-  void touch(Entry* entry) {
-    if (entry->state == State::kLive || entry->erased) return;
-    unlink(order_of(entry), entry);
-    link(order_of(entry), entry);
-  }
-
+  // Marks the entry as most recently used among those of its state. The order of live entries has no meaning, because
+  // the policy keeps the order of executables.
+  void touch(Entry* entry) { set_state(entry, entry->state); }
   // Moves the entry to the entries of its new state, as if it had just been used. So an entry that has lost its
   // executable is the last to lose its template, and its place is found in constant time.
   void set_state(Entry* entry, State state);
@@ -89,12 +83,10 @@ class Index {
 
   // Makes the entry impossible to find. It still exists, and its template counts, until a sweep.
   void erase(Entry* entry);
-  // Takes out the erased entries that are idle, and keeps their locks. `last_look` is called for each. Allocates
-  // nothing, because it is called while a run ends.
-  void sweep(absl::FunctionRef<void(Entry&)> last_look);
-  // The entries that were taken out since the last call, as a list linked by Entry::older. The caller destroys what
-  // they have, without the store's lock, and gives them back for other keys.
-  Entry* take_gone() { return std::exchange(gone_, nullptr); }
+  // Takes out the erased entries that are idle, and keeps their locks. `take` is called for each. Allocates nothing,
+  // because it is called while a run ends. The caller destroys what they have, without the store's lock, and gives them
+  // back for other keys, as a list linked by Entry::older.
+  void sweep(absl::FunctionRef<void(Entry*)> take);
   void recycle(Entry* gone);
 
  private:
@@ -108,8 +100,14 @@ class Index {
     std::size_t key_bytes = 0;  // Total size of the keys.
   };
 
+  static Entry* first_of(const Key& key, Entry* entry) {
+    while (entry != nullptr && !(entry->key == key)) entry = EntryTable::next(entry);
+    return entry;
+  }
   const Order& order_of(State state) const { return orders_[static_cast<std::size_t>(state)]; }
-  Order& order_of(const Entry* entry) { return orders_[static_cast<std::size_t>(entry->state)]; }
+  Order& order_of(const Entry* entry) {
+    return entry->erased ? erased_ : orders_[static_cast<std::size_t>(entry->state)];
+  }
   static Entry* oldest_unused(const Order& order, Spared is_spared);
   static void link(Order& order, Entry* entry);
   static void unlink(Order& order, Entry* entry);
@@ -123,9 +121,8 @@ class Index {
   std::vector<std::unique_ptr<Entry[]>> chunks_;  // The entries, by id.
   std::size_t ids_ = 0;                           // Number of ids that were ever used.
   Entry* free_ = nullptr;                         // The first free entry; the others follow by Entry::older.
-  std::array<Order, 3> orders_;                   // Entries that can be found, by state; live ones in no order.
+  std::array<Order, 3> orders_;                   // Entries that can be found, by state.
   Order erased_;                                  // Erased entries, in the order in which they were erased.
-  Entry* gone_ = nullptr;                         // See take_gone().
 };
 
 }  // namespace graphcache

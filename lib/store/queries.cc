@@ -38,7 +38,7 @@ Store::Gone Store::erase(absl::Span<const Key> keys, std::size_t* found) {
     while (Entry* entry = index_.find(key)) erase(entry);
   }
   sweep();
-  return take_gone_under_mutex();
+  return take_gone();
 }
 
 // Holds the lock only for a short time, because runs that are not hits wait for it.
@@ -49,7 +49,7 @@ Store::Gone Store::erase_some(std::size_t* next) {
     if (Entry* const entry = index_.of(static_cast<KeyId>(*next)); !entry->erased) erase(entry);
   }
   sweep();
-  return take_gone_under_mutex();
+  return take_gone();
 }
 
 // Entries are handled a few at a time, so that runs go on; fewer at a time if their keys are long, because `look`
@@ -110,12 +110,10 @@ std::vector<EntryInfo> Store::entries() const {
     info.eager_reason = entry.eager_reason;
     info.error = std::string(entry.error.message());
     if (info.error.empty() && !entry.error.ok()) info.error = entry.error.ToString();
-    if (entry.notes != nullptr) {
-      info.refusal = entry.notes->refusal;
-      info.stale = entry.notes->stale;
-      info.stray_work = entry.notes->stray_work;
-      info.values = entry.notes->values;
-    }
+    info.refusal = entry.notes.refusal;
+    info.stale = entry.notes.stale;
+    info.stray_work = entry.notes.stray_work;
+    info.values = entry.notes.values;
     info.has_many_identities = entry.site.identity == kManyIdentities;
     info.family = policy_.family(entry.id);
     info.looked_for_siblings = policy_.is_read(entry.id);

@@ -82,15 +82,19 @@ Entry* Store::claim(const Key& key, const detail::Site& site) {
   MutexLock lock(mutex_);
   for (;;) {
     Entry* const entry = find_or_insert(key, site);
-    if (entry->lock.try_lock()) return entry;
-    entry->lock.announce_wait();
-    if (entry->lock.try_lock()) return entry;
-    wait();
+    if (lock_or_wait(entry)) return entry;
   }
 }
 
-// The holder may have unlocked just before it could see the announced wait.
-void Store::wait() { unlocked_.wait_for(mutex_, std::chrono::milliseconds(1)); }
+// Returns false after a wait, in which the entry may have been erased.
+bool Store::lock_or_wait(Entry* entry) {
+  if (entry->lock.try_lock()) return true;
+  entry->lock.announce_wait();
+  if (entry->lock.try_lock()) return true;
+  // The holder may have unlocked just before it could see the announced wait.
+  unlocked_.wait_for(mutex_, std::chrono::milliseconds(1));
+  return false;
+}
 
 absl::Status Store::claim(std::uint64_t number, Entry** locked, std::uint64_t* family) {
   constexpr std::chrono::milliseconds kMost(100);
@@ -100,23 +104,21 @@ absl::Status Store::claim(std::uint64_t number, Entry** locked, std::uint64_t* f
     Entry* const entry = index_.of_number(number);
     if (entry == nullptr) return absl::NotFoundError(absl::StrCat("the cache has no entry ", number));
     if (entry->state == State::kCold) return absl::NotFoundError("the entry has no graph");
-    if (entry->lock.try_lock()) {
+    if (lock_or_wait(entry)) {
       *locked = entry;
       *family = policy_.family(entry->id);
       return absl::OkStatus();
     }
-    entry->lock.announce_wait();
-    wait();
   } while (std::chrono::steady_clock::now() < end);
   return absl::UnavailableError("the entry is in use by a run");
 }
 
 std::optional<std::uint64_t> Store::latest(const Key& key) const {
   MutexLock lock(mutex_);
+  const auto rank = [](const Entry* entry) { return std::pair(entry->state != State::kCold, entry->last_use()); };
   const Entry* latest = nullptr;
   for (const Entry* entry = index_.find(key); entry != nullptr; entry = Index::next_of_key(entry)) {
-    const bool is_later = latest == nullptr || latest->state == State::kCold || latest->last_use() < entry->last_use();
-    if (is_later && (latest == nullptr || entry->state != State::kCold)) latest = entry;
+    if (latest == nullptr || rank(latest) < rank(entry)) latest = entry;
   }
   if (latest == nullptr) return std::nullopt;
   return latest->number();
@@ -132,17 +134,6 @@ void Store::look_again() {
   unlocked_.notify_all();
 }
 
-Store::Gone Store::wake() {
-  look_again();
-  return take_gone();
-}
-
-Store::Gone Store::take_gone() {
-  if (!has_gone_) return nullptr;
-  MutexLock lock(mutex_);
-  return take_gone_under_mutex();
-}
-
 void Store::recycle(Gone gone) {
   MutexLock lock(mutex_);
   index_.recycle(gone);
@@ -156,33 +147,27 @@ bool Store::begin(Entry* locked, bool captures) {
   if ((locked->graphs != nullptr && !captures) || locked->retry.left > 0) return true;
   sweep();
   // Nothing is evicted for this, because the capture may still fail.
-  return policy_.has_room(locked->id, {is_idle(), last_use_of()});
+  const auto is_idle = [&](KeyId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Index::is_idle(index_.of(id)); };
+  return policy_.has_room(locked->id, {is_idle, last_use_of()});
 }
 
 void Store::captured(Entry* locked, const GraphFacts& facts, std::size_t nodes, std::size_t slot_nodes,
                      std::vector<ValueInfo> values) {
   MutexLock lock(mutex_);
-  Notes* const notes = values.empty() ? nullptr : &locked->note();
-  policy_.captured(locked->id, facts);
-  if (notes != nullptr) notes->values = std::move(values);
+  if (locked->state == State::kCold) {
+    policy_.captured(locked->id, facts);
+    index_.set_state(locked, State::kRecorded);
+    has_surplus_ = index_.templates() > max_templates_;
+  } else {
+    locked->template_lost = Loss::kValues;
+    ++totals.forgotten;
+  }
+  locked->notes.values = std::move(values);
   locked->nodes = nodes;
   locked->slot_nodes = slot_nodes;
   locked->error = absl::OkStatus();
   locked->broke = false;
-  index_.set_state(locked, State::kRecorded);
-  count_templates();
   ++totals.captures;
-}
-
-void Store::recaptured(Entry* locked, std::size_t slot_nodes, std::vector<ValueInfo> values) {
-  MutexLock lock(mutex_);
-  if (!values.empty()) locked->note().values = std::move(values);
-  locked->slot_nodes = slot_nodes;
-  locked->error = absl::OkStatus();
-  locked->broke = false;
-  locked->template_lost = Loss::kValues;
-  ++totals.captures;
-  ++totals.forgotten;
 }
 
 void Store::capture_failed(Entry* locked, absl::Status why, bool broke) {
@@ -204,11 +189,12 @@ Store::ToRead Store::join_family(Entry* locked, std::uint64_t stream) {
 
 void Store::described(Entry* locked, GraphFacts facts, const std::optional<std::string>& signature) {
   MutexLock lock(mutex_);
-  if (signature) locked->signature = signatures_.add(*signature);
-  absl::Cleanup threw = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (signature) signatures_.remove(std::exchange(locked->signature, nullptr));
-  };
-  if (signature) facts.signature = locked->signature->second.number;
+  if (signature) {
+    locked->signature = &*signatures_.try_emplace(*signature).first;
+    ++locked->signature->second;
+    facts.signature = reinterpret_cast<std::uintptr_t>(locked->signature);  // A number that no other one has.
+  }
+  absl::Cleanup threw = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { forget_signature(locked); };
   policy_.described(locked->id, facts);
   std::move(threw).Cancel();
 }
@@ -274,7 +260,7 @@ void Store::refuse(Entry* locked, Refused what, const std::string& why) {
   } else {
     policy_.refuse_siblings(locked->id);
   }
-  if (!why.empty()) locked->note().refusal = why;
+  if (!why.empty()) locked->notes.refusal = why;
 }
 
 bool Store::add_set(const Entry* lender, std::size_t bytes) {
@@ -312,22 +298,26 @@ void Store::lose_executable(Entry* locked, Loss why) {
 
 void Store::lose_template(Entry* locked, Loss why) {
   locked->template_lost = why;
-  if (locked->notes != nullptr) locked->notes->values.clear();
+  locked->notes.values.clear();
   ++totals.forgotten;
   policy_.forgotten(locked->id);
-  if (locked->signature != nullptr) signatures_.remove(std::exchange(locked->signature, nullptr));
+  forget_signature(locked);
   index_.set_state(locked, State::kCold);
+}
+
+void Store::forget_signature(Entry* entry) {
+  Signatures::value_type* const known = std::exchange(entry->signature, nullptr);
+  if (known != nullptr && --known->second == 0) signatures_.erase(signatures_.find(known->first));
 }
 
 Entry* Store::drop_surplus() {
   if (!has_surplus_) return nullptr;
   MutexLock lock(mutex_);
-  count_templates();
+  has_surplus_ = index_.templates() > max_templates_;
   if (!has_surplus_) return nullptr;
   Entry* const oldest = index_.oldest_recorded(is_pinned());
   if (oldest == nullptr || !Index::try_lock_idle(oldest)) return nullptr;  // A hit may have just begun.
   lose_template(oldest, Loss::kTemplates);
-  count_templates();
   return oldest;
 }
 
@@ -340,7 +330,7 @@ bool Store::note(Entry* locked, std::vector<Counted> Notes::*kind, const std::st
                  absl::FunctionRef<bool(const std::string&)> is_same) {
   constexpr std::size_t kMost = 32;  // The texts contain handles and values, so their number has no other limit.
   MutexLock lock(mutex_);
-  std::vector<Counted>& known = locked->note().*kind;
+  std::vector<Counted>& known = locked->notes.*kind;
   for (Counted& one : known) {
     if (!is_same(one.text)) continue;
     one.text = text;
@@ -357,7 +347,7 @@ Store::Gone Store::leave(Entry* entered) {
   --entered->users;
   if (!entered->erased) return nullptr;
   sweep();
-  return take_gone_under_mutex();
+  return take_gone();
 }
 
 void Store::count_direct(Entry* entry, EagerReason reason) {
@@ -385,10 +375,12 @@ void Store::sweep() {
     if (surplus == nullptr) break;
     erase(surplus);  // A run may just have begun to use it.
   }
-  index_.sweep([&](Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    policy_.erased(entry.id);
-    if (entry.signature != nullptr) signatures_.remove(std::exchange(entry.signature, nullptr));
-    has_gone_ = true;
+  index_.sweep([&](Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    policy_.erased(entry->id);
+    forget_signature(entry);
+    entry->older = gone_;  // Other threads take the list without the lock.
+    while (!gone_.compare_exchange_weak(entry->older, entry)) {
+    }
   });
 }
 

@@ -15,7 +15,9 @@
 #include <absl/types/span.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -29,9 +31,47 @@
 #include "graphcache/stats.h"
 #include "policy/policy.h"
 #include "store/index.h"
-#include "store/totals.h"
 
 namespace graphcache {
+
+// The counters of Stats that runs add to unless they are hits, named as there. All threads may add to each. The number
+// of kEager runs is that of their reasons.
+struct Totals {
+  using Count = std::atomic<std::uint64_t>;
+  using Time = std::atomic<std::chrono::nanoseconds::rep>;
+
+  Count failed{0}, captures{0}, capture_failures{0}, instantiations{0}, updates{0}, set_switches{0}, evictions{0};
+  Count value_captures{0}, forgotten{0}, refused_updates{0}, refused_device_updates{0}, verified{0}, stale{0};
+  std::array<Count, kEagerReasonCount> eager_reasons{};
+  Time capture_time{0}, instantiate_time{0}, update_time{0}, first_launch_time{0};
+
+  // Adds the time since `begin`.
+  static void add(Time& to, std::chrono::steady_clock::time_point begin) {
+    to += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
+  }
+
+  void add_to(Stats& stats) const {
+    stats.failed = failed;
+    stats.captures = captures;
+    stats.capture_failures = capture_failures;
+    stats.value_captures = value_captures;
+    stats.instantiations = instantiations;
+    stats.updates = updates;
+    stats.set_switches = set_switches;
+    stats.evictions = evictions;
+    stats.forgotten = forgotten;
+    stats.refused_updates = refused_updates;
+    stats.refused_device_updates = refused_device_updates;
+    stats.verified = verified;
+    stats.stale = stale;
+    std::uint64_t& eager = stats.outcomes[static_cast<std::size_t>(Outcome::kEager)];
+    for (std::size_t i = 0; i < eager_reasons.size(); ++i) eager += stats.eager_reasons[i] = eager_reasons[i];
+    stats.capture_time = std::chrono::nanoseconds(capture_time);
+    stats.instantiate_time = std::chrono::nanoseconds(instantiate_time);
+    stats.update_time = std::chrono::nanoseconds(update_time);
+    stats.first_launch_time = std::chrono::nanoseconds(first_launch_time);
+  }
+};
 
 // Thread-safe. "Locked" is an entry whose lock the calling thread holds. An Entry* that is returned is locked for the
 // caller, or null.
@@ -65,9 +105,12 @@ class Store {
     return locked->lock.unlock() || locked->erased.load(std::memory_order_relaxed) ? wake() : nullptr;
   }
   // Makes threads that wait for an entry look again.
-  [[nodiscard]] Gone wake() ABSL_LOCKS_EXCLUDED(mutex_);
-  // What other steps have found. Takes no lock if there is none.
-  [[nodiscard]] Gone take_gone() ABSL_LOCKS_EXCLUDED(mutex_);
+  [[nodiscard]] Gone wake() ABSL_LOCKS_EXCLUDED(mutex_) {
+    look_again();
+    return take_gone();
+  }
+  // What other steps have found. Takes no lock.
+  [[nodiscard]] Gone take_gone() { return gone_ == nullptr ? nullptr : gone_.exchange(nullptr); }
   void recycle(Gone gone) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- The steps of a run that is no hit ----
@@ -75,11 +118,10 @@ class Store {
   // Counts a use. Returns whether an entry that has no graph, or whose run will capture another one, could have an
   // executable now, so that no capture is wasted.
   bool begin(Entry* locked, bool captures = false) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The entry, which had no graph, has one now, in which this is known of its values. If it throws, the entry has none.
+  // The entry has a graph now, in which this is known of its values. It may take the place of one of the same facts. If
+  // it had none, and this throws, it has none.
   void captured(Entry* locked, const GraphFacts& facts, std::size_t nodes, std::size_t slot_nodes,
                 std::vector<ValueInfo> values) ABSL_LOCKS_EXCLUDED(mutex_);
-  // A graph of the same facts takes the place of the entry's.
-  void recaptured(Entry* locked, std::size_t slot_nodes, std::vector<ValueInfo> values) ABSL_LOCKS_EXCLUDED(mutex_);
   void capture_failed(Entry* locked, absl::Status why, bool broke) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // A locked entry that has a graph and no executable joins the family of the stream, if it can have siblings.
@@ -155,24 +197,17 @@ class Store {
 
   Entry* find_or_insert(const Key& key, const detail::Site& site) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void look_again() ABSL_LOCKS_EXCLUDED(mutex_);
-  Gone take_gone_under_mutex() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    has_gone_ = false;
-    return index_.take_gone();
-  }
-  void wait() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void count_templates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { has_surplus_ = index_.templates() > max_templates_; }
+  bool lock_or_wait(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void count_eviction(Entry* victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void lose_executable(Entry* locked, Loss why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void lose_template(Entry* locked, Loss why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void forget_signature(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void erase(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // What the policy asks: when a key was last used, whether it is idle; and the index: whether an entry is pinned.
+  // What the policy asks: when a key was last used; and the index: whether an entry is pinned.
   auto last_use_of() const {
     return [this](KeyId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return index_.of(id)->last_use(); };
-  }
-  auto is_idle() const {
-    return [this](KeyId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Index::is_idle(index_.of(id)); };
   }
   auto is_pinned() const {
     return [this](const Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return policy_.is_pinned(entry->id); };
@@ -185,7 +220,7 @@ class Store {
   const std::size_t max_templates_;
   std::atomic<std::uint64_t>& epoch_;
   std::atomic<bool> has_surplus_{false};  // Whether there may be more templates than allowed.
-  std::atomic<bool> has_gone_{false};
+  std::atomic<Entry*> gone_{nullptr};     // See take_gone().
 
   mutable Mutex mutex_;
   std::condition_variable_any unlocked_;  // With mutex_: an awaited entry has been unlocked.

@@ -1,5 +1,5 @@
 // The differences between two captured graphs of one signature, down to the arguments of kernels
-// (lib/graph/describe.h, difference.h). On hostrt.
+// (lib/graph/describe.h). On hostrt.
 #include <gtest/gtest.h>
 
 #include <algorithm>

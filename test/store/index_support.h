@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "store/index.h"
@@ -51,8 +52,12 @@ class IndexTest : public testing::Test {
   }
   int sweep() {
     int swept = 0;
-    index.sweep([&](Entry&) { ++swept; });
-    index.recycle(index.take_gone());
+    Entry* gone = nullptr;
+    index.sweep([&](Entry* entry) {
+      entry->older = std::exchange(gone, entry);
+      ++swept;
+    });
+    index.recycle(gone);
     return swept;
   }
   Entry* oldest_recorded() const {

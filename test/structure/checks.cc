@@ -92,7 +92,7 @@ std::string StructureChecker::find_fault(const Index& index) {
 std::string StructureChecker::fault_of_policy(const Policy& policy, const Signatures& signatures, const Index& index) {
   if (std::string fault = find_fault(policy); !fault.empty()) return fault;
   std::string fault;
-  AsideMap<const Signatures::Known*, std::size_t> users;
+  AsideMap<const Signatures::value_type*, std::size_t> users;
   IndexPeer::for_each(index, [&](const Entry* entry) {
     if (entry->signature != nullptr) ++users[entry->signature];
     if (!fault.empty()) return;
@@ -109,7 +109,7 @@ std::string StructureChecker::fault_of_policy(const Policy& policy, const Signat
   if (!fault.empty()) return fault;
   if (users.size() != signatures.size()) return "the signatures are counted wrongly";
   for (const auto& [signature, count] : users) {
-    if (signature->second.count != count) return "a signature counts its entries wrongly";
+    if (signature->second != count) return "a signature counts its entries wrongly";
   }
   return "";
 }
@@ -176,7 +176,7 @@ std::string StructureChecker::fault_of(const Executable& executable) {
 
 // Checks that siblings have nodes of the same types in the same order, which equal signatures imply.
 std::string StructureChecker::fault_of_sharing(const Index& index, const Locked& locked) {
-  AsideMap<const Signatures::Known*, const Content*> firsts;
+  AsideMap<const Signatures::value_type*, const Content*> firsts;
   std::string fault;
   IndexPeer::for_each(index, [&](const Entry* entry) {
     if (entry->signature == nullptr || !locked.contains(entry)) return;

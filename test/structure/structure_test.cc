@@ -143,10 +143,10 @@ TEST_F(StructureTest, ErasedEntries) {
 }
 
 TEST_F(StructureTest, Siblings) {
-  Signatures::Known* const known = entry("shared").signature;
+  Signatures::value_type* const known = entry("shared").signature;
   expect("it has a signature", entry("broken").signature, known);
   expect("it has a family and no signature", entry("sibling").signature, nullptr);
-  expect("a signature counts its entries wrongly", known->second.count, 3);
+  expect("a signature counts its entries wrongly", known->second, 3);
   std::shared_ptr<Content>& content = recorded(entry("sibling")).content;
   auto otherwise = std::make_shared<Content>(*content);
   otherwise->nodes[1].type = cudaGraphNodeTypeMemset;
