@@ -213,9 +213,7 @@ inline std::string name_of_type(PyObject* object) { return Py_TYPE(object)->tp_n
 // Whether it may require gradients or have tangents.
 inline bool has_autograd(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl()->autograd_meta() != nullptr; }
 // Whether it has a tangent of forward-mode differentiation, which is in other memory.
-inline bool is_dual(const at::Tensor& tensor) {
-  return has_autograd(tensor) && tensor._fw_grad(/*level=*/0).defined();
-}
+inline bool is_dual(const at::Tensor& tensor) { return has_autograd(tensor) && tensor._fw_grad(/*level=*/0).defined(); }
 // Whether its memory describes the tensor completely.
 inline bool is_plain_tensor(PyObject* value) {
   if (!is_tensor(value)) return false;
@@ -511,9 +509,7 @@ class ArgumentKinds {
   bool are(const Passed& passed, const std::vector<std::uint64_t>& words, bool* are_equal) const {
     if (!is_known_ || passed.by_position != by_position_ || !have_names(passed)) return false;
     Position at{kinds_.data(), numbers_.data(), words.data(), true};
-    for (PyObject* const one : passed) {
-      if (!is_like(one, at)) return false;
-    }
+    if (!are_like(passed.begin(), passed.end(), at)) return false;
     *are_equal = at.are_equal;
     return true;
   }
@@ -538,13 +534,16 @@ class ArgumentKinds {
  private:
   struct Kind {
     enum { kConstant, kNumber, kMoving, kCopied, kStaying, kTuple, kList, kDict } what = kConstant;
-    c10::ScalarType type = c10::ScalarType::Undefined;
+    caffe2::TypeMeta type = {};
+    std::int64_t bytes = 0;  // of an element
     c10::DeviceIndex device = -1;
     const c10::TensorImpl* with_gradient = nullptr;  // one that requires gradients
     c10::DispatchKeySet keys;                        // with the device's type, the layout, and what is lazy about it
     std::size_t size = 0;                            // of a container; of a tensor, the number of dimensions
     const void* address = nullptr;                   // of one that stays
     py::object object = {};                          // a constant, or the keys of a dict
+
+    bool is_tensor() const { return what == kMoving || what == kCopied || what == kStaying; }
   };
   struct Position {
     const Kind* kind;
@@ -583,7 +582,8 @@ class ArgumentKinds {
                                                               : Kind::kMoving;
       kind.address = tensor.data_ptr();
       kind.keys = tensor.key_set();
-      kind.type = tensor.scalar_type();
+      kind.type = tensor.dtype();
+      kind.bytes = static_cast<std::int64_t>(tensor.element_size());
       kind.device = tensor.get_device();
       if (tensor.requires_grad()) kind.with_gradient = tensor.unsafeGetTensorImpl();
       kind.size = static_cast<std::size_t>(tensor.dim());
@@ -622,6 +622,19 @@ class ArgumentKinds {
   static bool is_same(PyObject* a, PyObject* b) {
     return a == b || (Py_TYPE(a) == Py_TYPE(b) && is_exact_constant(a) && PyObject_RichCompareBool(a, b, Py_EQ) == 1);
   }
+  static bool are_like(PyObject* const* begin, PyObject* const* end, Position& at) {
+    for (PyObject* const* one = begin; one != end; ++one) {
+      const Kind& kind = *at.kind;
+      if (!kind.is_tensor()) {
+        if (!is_like(*one, at)) return false;
+        continue;
+      }
+      ++at.kind;
+      if (!is_exact_tensor(*one) || !is_like(THPVariable_Unpack(*one), kind, at)) return false;
+    }
+    return true;
+  }
+  // Not of a tensor.
   static bool is_like(PyObject* one, Position& at) {
     const Kind& kind = *at.kind++;
     switch (kind.what) {
@@ -636,40 +649,40 @@ class ArgumentKinds {
         const bool is_it = kind.what == Kind::kTuple ? PyTuple_CheckExact(one) : PyList_CheckExact(one);
         if (!is_it || static_cast<std::size_t>(Py_SIZE(one)) != kind.size) return false;
         if (kind.what == Kind::kList && !at.meet(one)) return false;
-        for (std::size_t i = 0; i < kind.size; ++i) {
-          if (!is_like(PySequence_Fast_GET_ITEM(one, static_cast<Py_ssize_t>(i)), at)) return false;
-        }
-        return true;
+        PyObject* const* const parts = PySequence_Fast_ITEMS(one);
+        return are_like(parts, parts + kind.size, at);
       }
       case Kind::kDict: {
         if (!PyDict_CheckExact(one) || static_cast<std::size_t>(PyDict_GET_SIZE(one)) != kind.size) return false;
         if (!at.meet(one)) return false;
         PyObject *name = nullptr, *value = nullptr;
         for (Py_ssize_t i = 0, next = 0; PyDict_Next(one, &next, &name, &value) != 0; ++i) {
-          if (!is_same(name, PyTuple_GET_ITEM(kind.object.ptr(), i)) || !is_like(value, at)) return false;
+          if (!is_same(name, PyTuple_GET_ITEM(kind.object.ptr(), i)) || !are_like(&value, &value + 1, at)) return false;
         }
         return true;
       }
       default:
-        return is_exact_tensor(one) && is_like(THPVariable_Unpack(one), kind, at);
+        return false;
     }
   }
   static bool is_like(const at::Tensor& tensor, const Kind& kind, Position& at) {
-    const bool is_simple = !has_autograd(tensor);  // These are calls into a library.
-    const bool has_gradient = !is_simple && tensor.requires_grad();
-    const bool is_it = tensor.key_set() == kind.keys && tensor.scalar_type() == kind.type &&
-                       (has_gradient ? tensor.unsafeGetTensorImpl() : nullptr) == kind.with_gradient &&
-                       tensor.get_device() == kind.device && static_cast<std::size_t>(tensor.dim()) == kind.size &&
-                       (is_simple || !is_dual(tensor));
-    if (!is_it) return false;
-    for (const c10::IntArrayRef numbers : {tensor.sizes(), tensor.strides()}) {
-      for (std::size_t i = 0; i < kind.size; ++i) {  // A call of memcmp takes longer.
-        if (numbers[i] != at.number[i]) return false;
-      }
-      at.number += kind.size;
+    c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+    if (impl.key_set() != kind.keys || impl.dtype() != kind.type || impl.get_device() != kind.device) return false;
+    const bool is_simple = !has_autograd(tensor);  // The others are calls into a library.
+    const bool has_gradient = !is_simple && impl.requires_grad();
+    if ((has_gradient ? &impl : nullptr) != kind.with_gradient || (!is_simple && is_dual(tensor))) return false;
+    const c10::IntArrayRef sizes = impl.sizes(), strides = impl.strides();
+    if (sizes.size() != kind.size) return false;
+    for (std::size_t i = 0; i < kind.size; ++i) {  // A call of memcmp takes longer.
+      if (sizes[i] != at.number[i] || strides[i] != at.number[kind.size + i]) return false;
     }
+    at.number += 2 * kind.size;
     if (kind.what == Kind::kCopied) return true;
-    const void* const address = tensor.data_ptr();
+    // As Tensor::data_ptr(), which makes calls.
+    const c10::Storage& storage = impl.unsafe_storage();
+    if (!storage) return false;
+    const auto* const begin = static_cast<const char*>(storage.unsafeGetStorageImpl()->mutable_data());
+    const void* const address = impl.numel() == 0 ? nullptr : begin + impl.storage_offset() * kind.bytes;
     if (kind.what == Kind::kStaying) return address == kind.address;
     at.note(address);
     return true;
