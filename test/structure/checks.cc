@@ -190,40 +190,28 @@ std::string StructureChecker::fault_of_sharing(const Index& index, const Locked&
 // Checks that each graph and executable has one owner and exists. Other threads may destroy what waits for destruction,
 // but not what an idle entry has.
 std::string StructureChecker::fault_of_handles(const Index& index, const Locked& locked) {
-  std::size_t graphs = 0, executables = 0;
-  const auto for_each_graph = [&](auto&& visit) {
-    for (const State state : {State::kRecorded, State::kLive}) {
-      Entry* entry = index.orders_[static_cast<std::size_t>(state)].newest;
-      for (; entry != nullptr; entry = entry->older) {
-        if (!locked.contains(entry)) continue;
-        const Recorded& of = recorded(*entry);
-        if (!of.graph.empty()) visit(of.graph.graph.get());
-        if (of.executable != nullptr) visit(of.executable->base_.graph.get());
+  AsideMap<cudaGraph_t, const Entry*> graphs;
+  AsideMap<cudaGraphExec_t, const Entry*> executables;
+  for (const State state : {State::kRecorded, State::kLive}) {
+    for (const Entry* entry = index.orders_[static_cast<std::size_t>(state)].newest; entry != nullptr;
+         entry = entry->older) {
+      if (!locked.contains(entry)) continue;
+      const Recorded& has = recorded(*entry);
+      bool is_one = has.graph.empty() || graphs.try_emplace(has.graph.graph.get(), entry).second;
+      if (has.executable != nullptr) {
+        is_one &= graphs.try_emplace(has.executable->base_.graph.get(), entry).second;
+        if (!executables.try_emplace(has.executable->exec_.get(), entry).second) {
+          return of(*entry, "its executable has two owners");
+        }
       }
-    }
-  };
-  bool twice = false;
-  for_each_graph([&](cudaGraph_t graph) {
-    ++graphs;
-    std::size_t owners = 0;
-    for_each_graph([&](cudaGraph_t other) { owners += other == graph; });
-    twice |= owners != 1;
-  });
-  if (twice) return "a graph has two owners";
-  for (Entry* a = index.orders_[static_cast<std::size_t>(State::kLive)].newest; a != nullptr; a = a->older) {
-    if (!locked.contains(a)) continue;
-    ++executables;
-    for (Entry* b = a->older; b != nullptr; b = b->older) {
-      if (locked.contains(b) && executable_of(*a)->exec_.get() == executable_of(*b)->exec_.get()) {
-        return of(*b, "its executable has two owners");
-      }
+      if (!is_one) return "a graph has two owners";
     }
   }
   if (hostrt::ledger == nullptr) return "";
   const hostrt::Ledger alive = hostrt::ledger();
-  if (alive.graphs < graphs) return absl::StrCat("of ", graphs, " graphs ", alive.graphs, " are alive");
-  if (alive.executables < executables) {
-    return absl::StrCat("of ", executables, " executables ", alive.executables, " are alive");
+  if (alive.graphs < graphs.size()) return absl::StrCat("of ", graphs.size(), " graphs ", alive.graphs, " are alive");
+  if (alive.executables < executables.size()) {
+    return absl::StrCat("of ", executables.size(), " executables ", alive.executables, " are alive");
   }
   return "";
 }
