@@ -24,10 +24,7 @@ Buckets Buckets::powers_of_two(std::int64_t max) {
 Buckets Buckets::every(std::int64_t step, std::int64_t max) {
   step = std::max<std::int64_t>(step, 1);
   std::vector<std::int64_t> values{max};
-  for (std::int64_t value = step; value < max; value += step) {
-    values.push_back(value);
-    if (value > max - step) break;  // the next one may overflow
-  }
+  for (std::int64_t left = max; left > step; left -= step) values.push_back(max - left + step);
   return Buckets(std::move(values));
 }
 

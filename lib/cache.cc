@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <new>
-#include <optional>
 #include <string_view>
 #include <typeinfo>
 
@@ -70,8 +69,7 @@ std::vector<EntryInfo> Cache::entries() const try {
   return {};
 }
 absl::StatusOr<GraphInfo> Cache::graph(const Key& key) const try {
-  const std::optional<std::uint64_t> entry = core_->store.latest(key);
-  if (entry) return graph(*entry);
+  if (const std::uint64_t entry = core_->store.latest(key); entry != 0) return graph(entry);
   const absl::Status lost = status();
   return with_key(lost.ok() ? absl::NotFoundError("no run of this key is known") : lost, key);
 } catch (const std::bad_alloc&) {

@@ -8,7 +8,7 @@ namespace graphcache {
 
 void Recorder::launch_views(const void* kernel, const LaunchShape& shape, const detail::ArgView* args,
                             std::size_t count) {
-  recording_->or_fail([&] { recording_->launch(name_of(stream_), kernel, shape, args, count); });
+  recording_->or_fail([&] { recording_->launch(name_of(stream_), kernel, /*of_library=*/false, shape, args, count); });
 }
 
 void Recorder::memcpy(Arg<void*> dst, Arg<const void*> src, Arg<std::size_t> bytes, cudaMemcpyKind kind) {

@@ -125,8 +125,7 @@ class ConditionalCalls::BodyCapture : public Recording::Part {
   BodyCapture(Recording& recording, const Added& added, unsigned index)
       : recording_(recording),
         outermost_(recording.outermost()),
-        inner_(outermost_.inner_),
-        around_(inner_.part),
+        around_(outermost_.open_part_),
         number_(added.number),
         index_(index),
         graph_(added.bodies[index]) {
@@ -135,7 +134,7 @@ class ConditionalCalls::BodyCapture : public Recording::Part {
     CallResult done = current.result();
     if (done.error == cudaSuccess) {
       RelaxedCaptureMode relaxed;  // allows the creation of a stream
-      OwnedStream& own = inner_.streams.emplace_back();
+      OwnedStream& own = outermost_.part_streams_.emplace_back();
       done = make_stream(cudaStreamNonBlocking, &own);
       stream = own.get();
     }
@@ -145,11 +144,11 @@ class ConditionalCalls::BodyCapture : public Recording::Part {
     } else {
       refuse(done);
     }
-    inner_.part = this;  // Nothing below throws.
+    outermost_.open_part_ = this;  // Nothing below throws.
   }
   ~BodyCapture() {
     if (is_open_) end_capture();
-    inner_.part = around_;
+    outermost_.open_part_ = around_;
   }
   BodyCapture(const BodyCapture&) = delete;
   BodyCapture& operator=(const BodyCapture&) = delete;
@@ -161,8 +160,8 @@ class ConditionalCalls::BodyCapture : public Recording::Part {
 
   // Reserves a place for the next part's graph, because memory may run out later.
   void prepare() {
-    next_part_ = inner_.graphs.size();
-    inner_.graphs.emplace_back();
+    next_part_ = outermost_.part_graphs_.size();
+    outermost_.part_graphs_.emplace_back();
   }
 
   // Work enqueued in the body must not run now, so a failed begin is tried once more.
@@ -192,7 +191,7 @@ class ConditionalCalls::BodyCapture : public Recording::Part {
   bool add_part() {
     LastErrorGuard last_error;
     if (!end_capture()) return false;
-    const cudaGraph_t part = inner_.graphs[part_].get();
+    const cudaGraph_t part = outermost_.part_graphs_[part_].get();
     std::vector<cudaGraphNode_t> nodes;
     CallResult done = list_nodes(part, &nodes);
     if (done.error != cudaSuccess) return refuse(done);
@@ -219,10 +218,10 @@ class ConditionalCalls::BodyCapture : public Recording::Part {
     cudaGraph_t part = nullptr;
     const cudaError_t error = cudaStreamEndCapture(stream, &part);
     if (error == cudaSuccess) {
-      inner_.graphs[part_] = OwnedGraph(part);
+      outermost_.part_graphs_[part_] = OwnedGraph(part);
       return true;
     }
-    inner_.is_broken = true;
+    outermost_.has_broken_part_ = true;
     outermost_.refuse_capture(
         failure_of_fn("the capture of the body of a conditional node, cudaStreamEndCapture", error));
     return false;
@@ -254,7 +253,6 @@ class ConditionalCalls::BodyCapture : public Recording::Part {
 
   Recording& recording_;
   Recording& outermost_;
-  Recording::Inner& inner_;
   Recording::Part* const around_;
   const std::size_t number_;
   const unsigned index_;
@@ -265,9 +263,7 @@ class ConditionalCalls::BodyCapture : public Recording::Part {
   cudaGraphNode_t last_ = nullptr;
 };
 
-ConditionalCalls::BodyCapture* ConditionalCalls::body() {
-  return static_cast<BodyCapture*>(r_.outermost().inner_.part);
-}
+ConditionalCalls::BodyCapture* ConditionalCalls::body() { return static_cast<BodyCapture*>(r_.outermost().open_part_); }
 
 void ConditionalCalls::enqueue(cudaStream_t stream, const Conditional& node) {
   if (!r_.may_enqueue(stream, name_of(node.kind)) || node.count == 0) return;
@@ -283,7 +279,7 @@ void ConditionalCalls::enqueue(cudaStream_t stream, const Conditional& node) {
 bool ConditionalCalls::find_condition(const Conditional& node, const unsigned** at) {
   bool found = false;
   r_.or_fail([&] {
-    SlotNode none = r_.begin(sizeof(void*));
+    SlotNode none = r_.slots_.begin(sizeof(void*));
     found = r_.take(none, node.condition, none.fields);
     if (found) *at = r_.slots_.as<const unsigned*>(none);
     found = found && r_.reaches(name_of(node.kind), *at);
@@ -366,9 +362,10 @@ bool ConditionalCalls::add_conditional(cudaStream_t stream, const Conditional& n
   if (!type) return refused({"which needs CUDA 12.8", cudaErrorNotSupported});
   const DeviceGuard current(r_.setter_.device());
   if (current.result().error != cudaSuccess) return refused(current.result());
-  CallResult done = conditions_of(r_).load(&added->kernels);
+  std::shared_ptr<void> code;
+  CallResult done = conditions_of(r_).load(&added->kernels, &code);
   if (done.error != cudaSuccess) return refused(done);
-  r_.need(conditions_of(r_).code());
+  r_.need(std::move(code));
 
   CaptureInfo info;
   done = {"cudaStreamGetCaptureInfo", capture_info(stream, &info)};

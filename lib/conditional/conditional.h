@@ -21,8 +21,7 @@ class Conditions : public Component {
   // `mode` is used to capture bodies; it is the mode of the outer capture.
   Conditions(cudaStreamCaptureMode mode, std::shared_ptr<DeviceMemory> memory);
 
-  CallResult load(Kernels* out) { return code_.load(out); }
-  std::shared_ptr<void> code() { return code_.code(); }
+  CallResult load(Kernels* out, std::shared_ptr<void>* code) { return code_.load(out, code); }
   DeviceMemory& memory() { return *memory_; }
   cudaStreamCaptureMode mode() const { return mode_; }
   // Drops the handles after a fatal error.

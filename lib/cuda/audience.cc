@@ -1,10 +1,7 @@
 #include "cuda/audience.h"
 
-#include <absl/strings/str_cat.h>
-
 #include <algorithm>
 #include <bit>
-#include <exception>
 #include <iterator>
 #include <new>
 #include <optional>

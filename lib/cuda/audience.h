@@ -2,12 +2,10 @@
 #pragma once
 
 #include <absl/status/status.h>
-#include <absl/status/statusor.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -35,13 +33,6 @@ class Audience {
 
     // What is known at the end is filled in.
     CacheEvent event;
-    // Fills in the end of a kRun, and returns its outcome.
-    absl::StatusOr<Outcome> end_with(absl::StatusOr<Outcome> outcome, std::optional<EagerReason> reason) {
-      event.status = outcome.status();
-      if (outcome.ok()) event.outcome = *outcome;
-      if (outcome.ok() && *outcome == Outcome::kEager) event.reason = reason;
-      return outcome;
-    }
     // The error by which a listener refuses what would follow, or ok.
     const absl::Status& refused() const { return refused_; }
 

@@ -148,13 +148,15 @@ inline void* driver_function(const char* name, [[maybe_unused]] unsigned version
   return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? function : nullptr;
 }
 
+// Adds a node of a library's kernel. The caller sets `kern` of the parameters.
+inline CallResult add_library_kernel(cudaGraphNode_t* node, cudaGraph_t graph, const CUDA_KERNEL_NODE_PARAMS& params) {
+  const CUresult result = driver().add_kernel_node(node, graph, nullptr, 0, &params);
+  return {"cudaGraphAddKernelNode", static_cast<cudaError_t>(result), /*latches=*/false};
+}
+
 // Kernels of libraries. A runtime before 12.8 can neither load them nor, by its headers, use those that the driver has
 // loaded. There the driver is called, which has had all of this since 12.0 and returns the same error codes.
 #if CUDART_VERSION >= 12080
-
-inline CallResult add_library_kernel(cudaGraphNode_t* node, cudaGraph_t graph, const cudaKernelNodeParams& params) {
-  return {"cudaGraphAddKernelNode", cudaGraphAddKernelNode(node, graph, nullptr, 0, &params)};
-}
 
 // `of_library` says whether the symbol is a library's kernel.
 inline cudaError_t launch_kernel(const void* symbol, bool, dim3 grid, dim3 block, void** arguments,
@@ -181,14 +183,6 @@ inline cudaError_t cudaLibraryUnload(cudaLibrary_t library) { return call_driver
 
 inline cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, const char* name) {
   return call_driver(driver().library_kernel, kernel, library, name);
-}
-
-inline CallResult add_library_kernel(cudaGraphNode_t* node, cudaGraph_t graph, const cudaKernelNodeParams& params) {
-  CUDA_KERNEL_NODE_PARAMS wanted =
-      driver_params(params.gridDim, params.blockDim, params.sharedMemBytes, params.kernelParams);
-  wanted.kern = static_cast<CUkernel>(params.func);
-  return {"cudaGraphAddKernelNode",
-          call_driver(driver().add_kernel_node, node, graph, nullptr, std::size_t{0}, &wanted)};
 }
 
 inline cudaError_t launch_kernel(const void* symbol, bool of_library, dim3 grid, dim3 block, void** arguments,

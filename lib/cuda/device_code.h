@@ -25,7 +25,8 @@ class DeviceCode {
 
   DeviceCode(const unsigned char* image, const Names& names) : image_(image), names_(names) {}
 
-  CallResult load(Kernels* out) ABSL_LOCKS_EXCLUDED(mutex_) {
+  // Whatever runs the kernels must hold `code`. Unloading waits for launches.
+  CallResult load(Kernels* out, std::shared_ptr<void>* code) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     if (library_ == nullptr) {
       LastErrorGuard last_error;
@@ -43,12 +44,8 @@ class DeviceCode {
       library_ = std::move(loaded);
     }
     *out = kernels_;
+    *code = library_;
     return {};
-  }
-  // The loaded code. Whatever runs it must hold this. Unloading waits for launches.
-  std::shared_ptr<void> code() ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock lock(mutex_);
-    return library_;
   }
   // Drops the handles, because their context is lost.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_) {

@@ -42,27 +42,22 @@ void DeviceMemory::give(Pieces::iterator piece) noexcept {
 
 CallResult DeviceMemory::stream(cudaStream_t* out) {
   MutexLock lock(mutex_);
-  if (stream_.get() == nullptr) {
-    if (const CallResult made = make_stream(cudaStreamNonBlocking, &stream_); made.error != cudaSuccess) return made;
-  }
+  CallResult made;
+  if (stream_.get() == nullptr) made = make_stream(cudaStreamNonBlocking, &stream_);
   *out = stream_.get();
-  return {};
+  return made;
 }
 
 // A copy from pageable memory has read it when the call returns, and waits for no work in flight.
-CallResult DeviceMemory::copy(void* to, const void* from, std::size_t bytes) {
+CallResult DeviceMemory::copy(void* to, const void* from, std::size_t bytes, Event* end) {
   cudaStream_t stream = nullptr;
-  if (const CallResult made = this->stream(&stream); made.error != cudaSuccess) return made;
-  return {"cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream)};
-}
-
-CallResult DeviceMemory::mark(Event* end) {
-  cudaStream_t stream = nullptr;
-  if (const CallResult made = this->stream(&stream); made.error != cudaSuccess) return made;
-  if (end->get() == nullptr) {
-    if (const cudaError_t error = make_event(end); error != cudaSuccess) return {"cudaEventCreateWithFlags", error};
+  CallResult done = this->stream(&stream);
+  if (done.error == cudaSuccess) {
+    done = {"cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream)};
   }
-  return {"cudaEventRecord", cudaEventRecord(end->get(), stream)};
+  if (done.error == cudaSuccess && end->get() == nullptr) done = {"cudaEventCreateWithFlags", make_event(end)};
+  if (done.error == cudaSuccess) done = {"cudaEventRecord", cudaEventRecord(end->get(), stream)};
+  return done;
 }
 
 CallResult DeviceMemory::wait() const {
@@ -86,7 +81,7 @@ void DeviceMemory::trim() {
 
 void DeviceMemory::abandon() {
   MutexLock lock(mutex_);
-  late_error_ = cudaSuccess;
+  late_error = cudaSuccess;
   stream_.release();
   free_.clear();
   for (Piece& piece : taken_) piece.is_lost = true;

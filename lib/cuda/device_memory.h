@@ -28,6 +28,8 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   // Comes back with its last owner.
   using Block = std::shared_ptr<void>;
 
+  std::atomic<cudaError_t> late_error{cudaSuccess};  // Of a launch whose executable is gone.
+
   explicit DeviceMemory(int device) : device_(device) {}
   ~DeviceMemory() { trim(); }
 
@@ -41,18 +43,13 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   CallResult stream(cudaStream_t* out) ABSL_LOCKS_EXCLUDED(mutex_);
   // Enqueues a copy to a block, and marks its end by an event, which it makes if there is none. The bytes may be gone
   // when it returns.
-  CallResult copy(void* to, const void* from, std::size_t bytes);
-  CallResult mark(Event* end);
+  CallResult copy(void* to, const void* from, std::size_t bytes, Event* end);
 
   // Waits for all work of the device, as cudaFree does. That does not break captures, while cudaDeviceSynchronize may
   // (docs/semantics.md).
   CallResult wait() const;
   // Frees what has come back, and waits for the device.
   void trim() ABSL_LOCKS_EXCLUDED(mutex_);
-  // An error of a launch whose executable is gone.
-  void tell_late(cudaError_t error) { late_error_ = error; }
-  const std::atomic<int>& late_error() const { return late_error_; }
-  cudaError_t take_late_error() { return static_cast<cudaError_t>(late_error_.exchange(cudaSuccess)); }
   // Drops everything that has been taken so far, because its context is lost.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -73,7 +70,6 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   Mutex mutex_;
   OwnedStream stream_ ABSL_GUARDED_BY(mutex_);  // Made at its first use.
   Pieces free_ ABSL_GUARDED_BY(mutex_), taken_ ABSL_GUARDED_BY(mutex_);
-  std::atomic<int> late_error_{cudaSuccess};
 };
 
 }  // namespace graphcache

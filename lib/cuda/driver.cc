@@ -1,45 +1,22 @@
 #include "cuda/driver.h"
 
-#include <type_traits>
-
 #include "cuda/compat.h"
 #include "cuda/errors.h"
 #include "cuda/handles.h"
 
 namespace graphcache {
 
+Driver::Found Driver::find(const char* name, unsigned since) {
+  void* const function = driver_function(name, since);
+  if (function == nullptr && since == kOldestVersion && missing == nullptr) missing = name;
+  return {function};
+}
+
 const Driver& driver() {
   static const Driver driver = [] {
     LastErrorGuard last_error;
     Driver found;
     if (cudaDriverGetVersion(&found.version) != cudaSuccess) found.version = 0;
-    const auto set = [&](auto& function, const char* name, unsigned version = kOldestVersion) {
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(driver_function(name, version));
-      if (function == nullptr && version == kOldestVersion && found.missing == nullptr) found.missing = name;
-    };
-    set(found.current_context, "cuCtxGetCurrent");
-    set(found.context_id, "cuCtxGetId");
-    set(found.stream_context, "cuStreamGetCtx");
-    set(found.pointer_attributes, "cuPointerGetAttributes");
-    set(found.set_kernel_node, "cuGraphExecKernelNodeSetParams");
-    set(found.node_type, "cuGraphNodeGetType");
-    set(found.node_dependencies, "cuGraphNodeGetDependencies", 12030);
-    set(found.kernel_params, "cuGraphKernelNodeGetParams");
-    set(found.set_kernel_params, "cuGraphKernelNodeSetParams");
-    set(found.kernel_attribute, "cuGraphKernelNodeGetAttribute");
-    set(found.set_kernel_attribute, "cuGraphKernelNodeSetAttribute");
-    set(found.function_param_info, "cuFuncGetParamInfo", 12040);
-    set(found.kernel_function, "cuKernelGetFunction");
-    set(found.kernel_param_info, "cuKernelGetParamInfo", 12040);
-    set(found.function_name, "cuFuncGetName", 12030);
-    set(found.kernel_name, "cuKernelGetName", 12030);
-#if CUDART_VERSION < 12080
-    set(found.load_library, "cuLibraryLoadData");
-    set(found.unload_library, "cuLibraryUnload");
-    set(found.library_kernel, "cuLibraryGetKernel");
-    set(found.add_kernel_node, "cuGraphAddKernelNode");
-    set(found.launch_kernel, "cuLaunchKernel");
-#endif
     return found;
   }();
   return driver;

@@ -17,32 +17,40 @@ struct CallResult;  // cuda/errors.h
 inline constexpr unsigned kOldestVersion = 12000;  // The first version of CUDA whose drivers the library can use.
 
 struct Driver {
+  template <class... Args>
+  using Call = CUresult (*)(Args...);
+
   int version = 0;                // In the form of CUDART_VERSION; 0 if it is unknown.
   const char* missing = nullptr;  // The first function of CUDA 12.0 that the driver does not have, or null.
-  CUresult (*current_context)(CUcontext*);
-  CUresult (*context_id)(CUcontext, unsigned long long*);
-  CUresult (*stream_context)(CUstream, CUcontext*);
-  CUresult (*pointer_attributes)(unsigned, CUpointer_attribute*, void**, CUdeviceptr);
-  CUresult (*set_kernel_node)(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*);
-  CUresult (*node_type)(CUgraphNode, CUgraphNodeType*);
-  CUresult (*node_dependencies)(CUgraphNode, CUgraphNode*, CUgraphEdgeData*, std::size_t*);
-  CUresult (*kernel_params)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*);
-  CUresult (*set_kernel_params)(CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*);
-  CUresult (*kernel_attribute)(CUgraphNode, CUlaunchAttributeID, CUlaunchAttributeValue*);
-  CUresult (*set_kernel_attribute)(CUgraphNode, CUlaunchAttributeID, const CUlaunchAttributeValue*);
-  CUresult (*function_param_info)(CUfunction, std::size_t, std::size_t*, std::size_t*);
-  CUresult (*kernel_function)(CUfunction*, CUkernel);
-  CUresult (*kernel_param_info)(CUkernel, std::size_t, std::size_t*, std::size_t*);
-  CUresult (*function_name)(const char**, CUfunction);
-  CUresult (*kernel_name)(const char**, CUkernel);
+  Call<CUcontext*> current_context = find("cuCtxGetCurrent");
+  Call<CUcontext, unsigned long long*> context_id = find("cuCtxGetId");
+  Call<CUstream, CUcontext*> stream_context = find("cuStreamGetCtx");
+  Call<unsigned, CUpointer_attribute*, void**, CUdeviceptr> pointer_attributes = find("cuPointerGetAttributes");
+  Call<CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*> set_kernel_node =
+      find("cuGraphExecKernelNodeSetParams");
+  Call<CUgraphNode, CUgraphNodeType*> node_type = find("cuGraphNodeGetType");
+  Call<CUgraphNode, CUgraphNode*, CUgraphEdgeData*, std::size_t*> node_dependencies =
+      find("cuGraphNodeGetDependencies", 12030);
+  Call<CUgraphNode, CUDA_KERNEL_NODE_PARAMS*> kernel_params = find("cuGraphKernelNodeGetParams");
+  Call<CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*> set_kernel_params = find("cuGraphKernelNodeSetParams");
+  Call<CUgraphNode, CUlaunchAttributeID, CUlaunchAttributeValue*> kernel_attribute =
+      find("cuGraphKernelNodeGetAttribute");
+  Call<CUgraphNode, CUlaunchAttributeID, const CUlaunchAttributeValue*> set_kernel_attribute =
+      find("cuGraphKernelNodeSetAttribute");
+  Call<CUfunction, std::size_t, std::size_t*, std::size_t*> function_param_info = find("cuFuncGetParamInfo", 12040);
+  Call<CUfunction*, CUkernel> kernel_function = find("cuKernelGetFunction");
+  Call<CUkernel, std::size_t, std::size_t*, std::size_t*> kernel_param_info = find("cuKernelGetParamInfo", 12040);
+  Call<const char**, CUfunction> function_name = find("cuFuncGetName", 12030);
+  Call<const char**, CUkernel> kernel_name = find("cuKernelGetName", 12030);
+  Call<CUgraphNode*, CUgraph, const CUgraphNode*, std::size_t, const CUDA_KERNEL_NODE_PARAMS*> add_kernel_node =
+      find("cuGraphAddKernelNode");
 #if CUDART_VERSION < 12080  // for compat.h
-  CUresult (*load_library)(CUlibrary*, const void*, CUjit_option*, void**, unsigned, CUlibraryOption*, void**,
-                           unsigned);
-  CUresult (*unload_library)(CUlibrary);
-  CUresult (*library_kernel)(CUkernel*, CUlibrary, const char*);
-  CUresult (*add_kernel_node)(CUgraphNode*, CUgraph, const CUgraphNode*, std::size_t, const CUDA_KERNEL_NODE_PARAMS*);
-  CUresult (*launch_kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
-                            void**, void**);
+  Call<CUlibrary*, const void*, CUjit_option*, void**, unsigned, CUlibraryOption*, void**, unsigned> load_library =
+      find("cuLibraryLoadData");
+  Call<CUlibrary> unload_library = find("cuLibraryUnload");
+  Call<CUkernel*, CUlibrary, const char*> library_kernel = find("cuLibraryGetKernel");
+  Call<CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void**, void**>
+      launch_kernel = find("cuLaunchKernel");
 #endif
 
   // Reads a launch attribute of a kernel node, and whether it is not all zeros.
@@ -54,6 +62,17 @@ struct Driver {
     *is_set = result == CUDA_SUCCESS && std::memcmp(value, &unset, sizeof unset) != 0;
     return result;
   }
+
+ private:
+  // A function in its form of a CUDA version, or null.
+  struct Found {
+    void* function;
+    template <class Function>
+    operator Function*() const {
+      return reinterpret_cast<Function*>(function);
+    }
+  };
+  Found find(const char* name, unsigned since = kOldestVersion);
 };
 
 // Looked up once per process.

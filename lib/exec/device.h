@@ -5,7 +5,6 @@
 #include <memory>
 
 #include "cuda/device_memory.h"
-#include "cuda/handles.h"
 #include "exec/executable.h"
 #include "exec/graveyard.h"
 #include "exec/updater_code.h"
@@ -28,7 +27,6 @@ struct Device {
     memory->trim();
   }
   Device(const Device&) = delete;
-  Device& operator=(const Device&) = delete;
 
   // The runs from now on are in the context with this id. If they were in another one before, that one is lost.
   void begin(std::uint64_t context) {

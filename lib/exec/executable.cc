@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
-#include "cuda/compat.h"
 #include "cuda/driver.h"
 #include "cuda/errors.h"
 
@@ -50,11 +50,9 @@ cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Conten
   // Allocated first, because this may throw.
   std::unique_ptr<Executable> executable(new Executable(scratch));
   executable->hold(std::move(content));
-  if (const cudaError_t error = graphcache::instantiate(base.graph, flags, &executable->exec_); error != cudaSuccess) {
-    return error;
-  }
-  executable->base_ = std::move(base);
-  base = {};
+  const cudaError_t error = graphcache::instantiate(base.graph, flags, &executable->exec_);
+  if (error != cudaSuccess) return error;
+  executable->base_ = std::exchange(base, {});
   *out = std::move(executable);
   return cudaSuccess;
 }
@@ -106,7 +104,6 @@ BroughtOver Executable::bring_over(const Template& graph, std::shared_ptr<const 
     if (node != graph.nodes.end()) brought.refused_node = static_cast<std::size_t>(node - graph.nodes.begin());
     return brought;
   }
-  brought.updates = 1;
   hold(std::move(to));
   brought.result = patch(call, &brought.patched_nodes);
   return brought;
@@ -134,8 +131,7 @@ CallResult Executable::set_kernel(const SlotNode& node) {
   if (fields.shared_bytes > std::numeric_limits<unsigned>::max()) {
     return {"cudaGraphExecKernelNodeSetParams", cudaErrorInvalidValue, /*latches=*/false};
   }
-  ArgumentPointers arguments;
-  slots_.point_to_arguments(node, &arguments);
+  ArgumentPointers arguments = slots_.pointers_to_arguments(node);
   CUDA_KERNEL_NODE_PARAMS params =
       driver_params(fields.grid, fields.block, static_cast<unsigned>(fields.shared_bytes), arguments.data());
   if (node.foreign != nullptr) {
@@ -167,7 +163,7 @@ CallResult Executable::set_memcpy(const SlotNode& node) {
     // The call would succeed, and the launch would destroy the context (docs/semantics.md).
     return {kCall, cudaErrorInvalidValue, /*latches=*/false};
   }
-  return {kCall, cudaGraphExecMemcpyNodeSetParams1D(exec_.get(), base_.nodes[node.index], dst, src, bytes, node.kind)};
+  return {kCall, cudaGraphExecMemcpyNodeSetParams1D(exec_.get(), base_.nodes[node.index], dst, src, bytes, copy.kind)};
 }
 
 CallResult Executable::set_memset(const SlotNode& node) {
@@ -191,9 +187,8 @@ CallResult Scratch::bytes(int device, unsigned char** out) {
   if (memory == nullptr) {
     const LastErrorGuard last_error;  // A hit has no guard.
     const DeviceGuard current(of_host ? device_ : device);
-    if (const CallResult failed = current.result(); failed.error != cudaSuccess) {
-      return {failed.call, failed.error, /*latches=*/false};
-    }
+    const CallResult& entered = current.result();
+    if (entered.error != cudaSuccess) return {entered.call, entered.error, /*latches=*/false};
     RelaxedCaptureMode relaxed;
     const cudaError_t error = of_host ? cudaMallocHost(&memory, 2) : cudaMalloc(&memory, 2);
     if (error != cudaSuccess) return {of_host ? "cudaMallocHost" : "cudaMalloc", error, /*latches=*/false};
@@ -234,7 +229,16 @@ CallResult Executable::put_in_place(cudaStream_t stream) {
   return {};
 }
 
+cudaError_t Executable::take_device_error() {
+  if (error_ == nullptr) return cudaSuccess;
+  auto* const word = static_cast<volatile int*>(error_.get());
+  const auto found = static_cast<cudaError_t>(*word);
+  if (found != cudaSuccess) *word = cudaSuccess;
+  return found;
+}
+
 void Executable::abandon() {
+  error_ = nullptr;  // Its word may be gone.
   exec_.release();
   ready_.release();
   base_.graph.release();

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cuda/device_memory.h"
 #include "cuda/mutex.h"
 #include "graph/template.h"
 #include "graphcache/detail/call.h"
@@ -43,7 +44,6 @@ struct BroughtOver {
   bool whole = false;                       // After a failure: whether the executable is unchanged.
   const char* refusal = nullptr;            // After a failure: why the runtime refused the update, or null.
   std::optional<std::size_t> refused_node;  // The index in the sibling's graph of the node that was refused.
-  int updates = 0;                          // Number of cudaGraphExecUpdate calls that succeeded.
   std::size_t patched_nodes = 0;            // Number of nodes whose parameters were set.
 };
 
@@ -72,8 +72,8 @@ class Executable {
   // Whether its nodes are in device memory, or will be before the next launch's work.
   bool is_in_place() const { return in_place_; }
 
-  // The error of a device-side update in a launch that has run.
-  virtual cudaError_t take_device_error() { return cudaSuccess; }
+  // The error of a device-side update in a launch that has run with wrong values. Each error is returned once.
+  cudaError_t take_device_error();
   bool holds(const detail::Call& call) const {
     if (values_.size() != call.values_size) return false;  // Lists of one entry may have several sizes.
     return call.values_size == 0 || std::memcmp(values_.data(), call.values, call.values_size) == 0;
@@ -111,7 +111,7 @@ class Executable {
   Template& base() { return base_; }
 
   // Drops the handles without destroying the CUDA objects.
-  virtual void abandon();
+  void abandon();
 
  protected:
   friend class StructureChecker;
@@ -126,8 +126,9 @@ class Executable {
 
   Scratch& scratch_;
   Template base_;
-  GraphExec exec_;  // Destroyed before its base (law 8).
-  Event ready_;     // Behind the copies that the next launch must follow, or empty.
+  DeviceMemory::Block error_;  // The word of host memory that an updater node writes errors to, or null.
+  GraphExec exec_;             // Destroyed before its base (law 8).
+  Event ready_;                // Behind the copies that the next launch must follow, or empty.
   LaunchStream stream_;
   bool in_place_ = false;
 

@@ -75,32 +75,25 @@ void Graveyard::limit(LaunchStream stream) {
       if (is_of_stream && ++executables > kMaxExecutables) awaited.splice(awaited.end(), waiting_, grave);
     }
   }
-  if (awaited.empty() || is_abandoned()) return;
-  Grave& grave = awaited.front();
-  if (!is_done(grave, stream)) (void)wait(grave);
+  if (awaited.empty()) return;
+  (void)is_done(awaited.front(), stream, /*waits=*/true);
   put_back(std::move(awaited));
 }
 
-bool Graveyard::is_done(Grave& grave, const LaunchStream& stream) {
+bool Graveyard::is_done(Grave& grave, const LaunchStream& stream, bool waits) {
   if (grave.stream.handle == nullptr || grave.is_dropped()) return true;
   LastErrorGuard last_error;
   RelaxedCaptureMode relaxed;
-  if (grave.fence.get() != nullptr) return is_over(cudaStreamQuery(grave.fence.get())) && wait(grave);
+  if (grave.fence.get() != nullptr) {
+    return (is_over(cudaStreamQuery(grave.fence.get())) || waits) && is_over(cudaStreamSynchronize(grave.fence.get()));
+  }
   if (grave.done.get() == nullptr) {
     if (!grave.stream.is(stream)) return false;
     Event event;
     if (make_event(&event) != cudaSuccess || cudaEventRecord(event.get(), stream.handle) != cudaSuccess) return false;
     grave.done = std::move(event);
   }
-  return is_over(cudaEventQuery(grave.done.get()));
-}
-
-bool Graveyard::wait(Grave& grave) {
-  if (!grave.has_mark()) return false;
-  LastErrorGuard last_error;
-  RelaxedCaptureMode relaxed;
-  return is_over(grave.fence.get() != nullptr ? cudaStreamSynchronize(grave.fence.get())
-                                              : cudaEventSynchronize(grave.done.get()));
+  return is_over(cudaEventQuery(grave.done.get())) || (waits && is_over(cudaEventSynchronize(grave.done.get())));
 }
 
 bool Graveyard::fence(Grave& grave) {
@@ -118,8 +111,12 @@ bool Graveyard::fence(Grave& grave) {
 
 // Allocates nothing, because it is called while a run ends.
 void Graveyard::collect(LaunchStream stream) {
-  if (active_recording != nullptr || is_abandoned()) return;
-  std::list<Grave> waiting = take();
+  if (active_recording != nullptr) return;
+  std::list<Grave> waiting;
+  {
+    MutexLock lock(mutex_);
+    if (!is_abandoned()) waiting.swap(waiting_);
+  }
   if (waiting.empty()) return;
   (void)stream.find_id();
   int destroyed = 0;
@@ -141,7 +138,7 @@ void Graveyard::collect(LaunchStream stream) {
     --grave;
     if (grave->has_mark()) continue;
     if (grave->executable == nullptr) {
-      if (!grave->is_former() && ++graphs > kMaxGraphs) grave = waiting.erase(grave);
+      if (!grave->graph.empty() && ++graphs > kMaxGraphs) grave = waiting.erase(grave);
     } else if (++executables > kMaxExecutables && fences) {
       // If one fails, this run tries no others.
       fences = fence(*grave);
@@ -151,14 +148,14 @@ void Graveyard::collect(LaunchStream stream) {
 }
 
 CallResult Graveyard::collect_all(const DeviceMemory* to_wait, bool is_patient) {
-  const bool and_aside = to_wait != nullptr;
-  if (active_recording != nullptr) {
+  std::list<Grave> waiting;
+  {
     MutexLock lock(mutex_);
-    if (and_aside) waiting_.splice(waiting_.end(), aside_);  // Later runs will destroy them.
-    return {};
+    if (to_wait != nullptr) waiting_.splice(waiting_.end(), aside_);
+    if (active_recording != nullptr) return {};  // Later runs will destroy them.
+    waiting.swap(waiting_);
+    if (is_abandoned()) return {};  // Drops what waits.
   }
-  std::list<Grave> waiting = take(and_aside);
-  if (is_abandoned()) return {};  // Drops what waits.
   bool all_over = false;
   if (to_wait != nullptr && !waiting.empty()) {
     const CallResult waited = to_wait->wait();
@@ -174,26 +171,13 @@ CallResult Graveyard::collect_all(const DeviceMemory* to_wait, bool is_patient) 
   for (int pass = 0; pass < (is_patient ? kPasses : 1) && !waiting.empty(); ++pass) {
     if (pass > 0) std::this_thread::sleep_for(kPatience);
     for (auto grave = waiting.begin(); grave != waiting.end();) {
-      bool done = all_over || (grave->executable == nullptr && !grave->is_former()) || is_done(*grave, LaunchStream());
-      done = done || (to_wait != nullptr && wait(*grave));
+      const bool done = all_over || (grave->executable == nullptr && !grave->graph.empty()) ||
+                        is_done(*grave, LaunchStream(), /*waits=*/to_wait != nullptr);
       grave = done ? waiting.erase(grave) : std::next(grave);
     }
   }
   put_back(std::move(waiting));
   return {};
-}
-
-bool Graveyard::is_abandoned() {
-  MutexLock lock(mutex_);
-  return lost_ != nullptr && *lost_;
-}
-
-std::list<Grave> Graveyard::take(bool and_aside) {
-  std::list<Grave> waiting;
-  MutexLock lock(mutex_);
-  waiting.swap(waiting_);
-  if (and_aside) waiting.splice(waiting.end(), aside_);
-  return waiting;
 }
 
 void Graveyard::put_back(std::list<Grave> waiting) {

@@ -56,9 +56,6 @@ struct Grave {
   std::shared_ptr<const std::atomic<bool>> lost;
 
   bool is_dropped() const { return lost != nullptr && *lost; }
-  // Whether it has nothing but what launches for a former content may use.
-  bool is_former() const { return executable == nullptr && graph.empty() && kept != nullptr; }
-
   // Whether `done` or `fence` will show that the last launch is complete.
   bool has_mark() const { return done.get() != nullptr || fence.get() != nullptr; }
 };
@@ -107,15 +104,11 @@ class Graveyard {
   static constexpr std::chrono::microseconds kPatience{200};
   static constexpr int kPasses = 6;
 
-  bool is_abandoned() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether the last launch is known to be complete.
-  static bool is_done(Grave& grave, const LaunchStream& stream);
-  // Waits for the last launch. Returns false if nothing shows when it is complete.
-  static bool wait(Grave& grave);
+  bool is_abandoned() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return lost_ != nullptr && *lost_; }
+  // Whether the last launch is known to be complete. If it `waits`, that is false only if nothing shows it.
+  static bool is_done(Grave& grave, const LaunchStream& stream, bool waits = false);
   // Makes the grave's fence, unless its state is known. Returns false if that is impossible.
   bool fence(Grave& grave) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Takes everything that waits.
-  std::list<Grave> take(bool and_aside = false) ABSL_LOCKS_EXCLUDED(mutex_);
   void put_back(std::list<Grave> waiting) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const int device_;

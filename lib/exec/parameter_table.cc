@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
-
-#include "graph/describe.h"
 
 namespace graphcache {
 namespace {
@@ -13,9 +10,9 @@ std::size_t aligned(std::size_t bytes) { return detail::align_up(bytes, updater:
 
 bool same(const SlotNode& a, const SlotNode& b) {
   return a.index == b.index && a.type == b.type && a.function == b.function && a.foreign == b.foreign &&
-         a.kind == b.kind && a.fields == b.fields && a.fields_size == b.fields_size &&
-         a.first_argument == b.first_argument && a.argument_count == b.argument_count &&
-         a.first_binding == b.first_binding && a.binding_count == b.binding_count;
+         a.fields == b.fields && a.fields_size == b.fields_size && a.first_argument == b.first_argument &&
+         a.argument_count == b.argument_count && a.first_binding == b.first_binding &&
+         a.binding_count == b.binding_count;
 }
 
 bool same(const Binding& a, const Binding& b) { return a.target == b.target && a.is_of(b); }
@@ -49,14 +46,7 @@ bool device_can_write(const Slots& slots, const SlotNode& node) {
   });
 }
 
-ParameterTable::ParameterTable(std::shared_ptr<const Content> base, WrittenNodes written,
-                               std::shared_ptr<DeviceMemory> memory)
-    : base_(std::move(base)), written_(std::move(written)), memory_(std::move(memory)) {
-  places_[base_->id] = {};
-}
-
 bool ParameterTable::can_hold(const Content& to) const {
-  if (places_.contains(to.id)) return true;
   const Content& base = *base_;
   if (to.nodes.size() != base.nodes.size() || to.values.size() != base.values.size()) return false;
   if (!same(base.slots, to.slots)) return false;
@@ -164,20 +154,18 @@ ParameterTable::Set ParameterTable::make_set(const Content& of, bool whole) cons
   return built;
 }
 
-CallResult ParameterTable::add(const Content& of, const Set& set) {
+CallResult ParameterTable::add(const Content& of, const Set& set, DeviceMemory& memory, Event* ready) {
   const std::size_t bytes = set.bytes.size();
-  if (bytes > left_) {
+  if (bytes > free_.size()) {
     const std::size_t size = std::max(kChunk, bytes);
     DeviceMemory::Block& chunk = chunks_.emplace_back();
-    if (const CallResult taken = memory_->take(size, &chunk); taken.error != cudaSuccess) return taken;
-    free_ = static_cast<unsigned char*>(chunk.get());
-    left_ = size;
+    if (const CallResult taken = memory.take(size, &chunk); taken.error != cudaSuccess) return taken;
+    free_ = {static_cast<unsigned char*>(chunk.get()), size};
   }
-  const CallResult done = memory_->copy(free_, set.bytes.data(), bytes);
+  const CallResult done = memory.copy(free_.data(), set.bytes.data(), bytes, ready);
   if (done.error != cudaSuccess) return done;
-  places_[of.id] = {free_, set.differing};
-  free_ += bytes;
-  left_ -= bytes;
+  places_[of.id] = {free_.data(), set.differing};
+  free_ = free_.subspan(bytes);
   return done;
 }
 

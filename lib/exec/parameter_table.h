@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "cuda/device_memory.h"
@@ -42,7 +44,8 @@ struct WrittenNodes {
 class ParameterTable {
  public:
   // REQUIRES: the base has been described (describe.h).
-  ParameterTable(std::shared_ptr<const Content> base, WrittenNodes written, std::shared_ptr<DeviceMemory> memory);
+  ParameterTable(std::shared_ptr<const Content> base, WrittenNodes written)
+      : base_(std::move(base)), written_(std::move(written)) {}
 
   // Equal for contents of one signature that one table can hold. It is a hash, so it may be equal for others as well. 0
   // if a table would have nothing to hold.
@@ -69,8 +72,8 @@ class ParameterTable {
   // Sets are stored in chunks of device memory of this size, or of their own if that is larger, because an allocation
   // costs about 40 us beside launches of other threads.
   static constexpr std::size_t kChunk = 64 << 10;
-  // Adds the content's set, by a copy that its launches must follow.
-  CallResult add(const Content& of, const Set& set);
+  // Adds the content's set, by a copy that its launches must follow. `ready` marks its end.
+  CallResult add(const Content& of, const Set& set, DeviceMemory& memory, Event* ready);
 
   struct Place {
     updater::ParameterSet set = nullptr;  // Null for the base's.
@@ -85,11 +88,9 @@ class ParameterTable {
   const std::shared_ptr<const Content> base_;
   const WrittenNodes written_;
 
-  std::unordered_map<std::uint64_t, Place> places_;  // Keyed by the content's id.
-  const std::shared_ptr<DeviceMemory> memory_;
+  std::unordered_map<std::uint64_t, Place> places_{{base_->id, {}}};  // Keyed by the content's id.
   std::vector<DeviceMemory::Block> chunks_;
-  unsigned char* free_ = nullptr;  // The free part of the last chunk.
-  std::size_t left_ = 0;           // The size of `free_` in bytes.
+  std::span<unsigned char> free_;  // The free part of the last chunk.
 };
 
 }  // namespace graphcache

@@ -96,20 +96,6 @@ CallResult find_place(const Template& graph, const std::vector<WrittenNodes::Nod
   return {};
 }
 
-CallResult make_updatable(cudaGraphNode_t node, cudaGraphDeviceNode_t* handle, CUlaunchAttributeValue* highest) {
-  CUlaunchAttributeValue value, priority;
-  std::memset(&value, 0, sizeof value);  // Unused bytes must be zero (fact 26).
-  value.deviceUpdatableKernelNode.deviceUpdatable = 1;
-  // The handle is returned in the value, although it is const.
-  const CUresult result = driver().set_kernel_attribute(node, CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE, &value);
-  if (result != CUDA_SUCCESS) return {kSetAttribute, static_cast<cudaError_t>(result), false};
-  *handle = reinterpret_cast<cudaGraphDeviceNode_t>(value.deviceUpdatableKernelNode.devNode);
-  if (driver().kernel_attribute(node, CU_LAUNCH_ATTRIBUTE_PRIORITY, &priority) == CUDA_SUCCESS) {
-    highest->priority = std::min(highest->priority, priority.priority);  // A lower number is a higher priority.
-  }
-  return {};
-}
-
 }  // namespace
 
 std::size_t UpdatedExecutable::writable_nodes(const Slots& slots) {
@@ -139,7 +125,6 @@ CallResult UpdatedExecutable::instantiate(Template& from, std::shared_ptr<const 
     done = {"cudaGraphInstantiate",
             graphcache::instantiate(base.graph, flags | cudaGraphInstantiateFlagUseNodePriority, &executable->exec_)};
   }
-  if (done.error == cudaSuccess) done = executable->mark_ready();
   if (done.error == cudaSuccess) {
     *out = std::move(executable);
   } else if (is_fatal(done.error)) {
@@ -167,7 +152,6 @@ bool UpdatedExecutable::find_source(const Binding& binding, bool grid, std::uint
 
 // Returns false if the host must set the node.
 bool UpdatedExecutable::plan_slots(const SlotNode& node, std::vector<updater::Update>* updates) {
-  const std::size_t before = updates->size();
   for (std::uint32_t i = 0; i < node.binding_count; ++i) {
     const Binding& binding = slots_.bindings[node.first_binding + i];
     const bool grid = is_grid(node, binding);
@@ -185,7 +169,7 @@ bool UpdatedExecutable::plan_slots(const SlotNode& node, std::vector<updater::Up
     const auto residue = static_cast<std::uint32_t>(is_cut ? offset % updater::kUnit : 0);
     std::uint32_t source = 0;
     if (!known || !find_source(binding, grid, residue, &source)) {
-      updates->resize(before);
+      updates->clear();
       return false;
     }
     updates->push_back({source, static_cast<unsigned>(offset), binding.size});
@@ -197,31 +181,30 @@ bool UpdatedExecutable::plan_slots(const SlotNode& node, std::vector<updater::Up
 // node.
 CallResult UpdatedExecutable::add_updater_node(Updater& updater, bool with_table) {
   Updater::Kernels kernels = {};
-  if (const CallResult loaded = updater.load(&kernels); loaded.error != cudaSuccess) return loaded;
-  code_ = updater.code();
+  if (const CallResult loaded = updater.load(&kernels, &code_); loaded.error != cudaSuccess) return loaded;
   WrittenNodes written;
-  CUlaunchAttributeValue highest;  // The highest priority among them.
-  CallResult done = make_updatable(updater, with_table, &written, &highest);
+  CallResult done = make_updatable(kernels[Updater::kPlain], with_table, &written);
   if (done.error != cudaSuccess) return done;
 
-  context_ = current_context();
   constexpr unsigned kSizes[] = {updater::kSmall, updater::kLarge, updater::kHuge};  // As Updater::Kernel.
   const unsigned* const size = std::lower_bound(std::begin(kSizes), std::end(kSizes), parameter_size_);
-  kernel_ = kernels[static_cast<std::size_t>(size - kSizes)];
   parameter_ = std::make_unique<unsigned char[]>(offsetof(Parameter, bytes) + *size);
-  if (with_table) table_ = std::make_unique<ParameterTable>(content_, written, memory_);
+  parameter().plan.piece_count = static_cast<unsigned>(written.pieces.size());
+  arguments_[0] = parameter_.get();
+  node_params_ = driver_params(dim3(blocks()), dim3(updater::kThreads), 0, arguments_);
+  node_params_.kern = reinterpret_cast<CUkernel>(kernels[static_cast<std::size_t>(size - kSizes)]);
+  node_params_.ctx = current_context();  // For patches: the current one at a hit may be another device's.
+  if (with_table) table_ = std::make_unique<ParameterTable>(content_, written);
   done = upload_plan(written);
   bool changed = false;
   if (done.error == cudaSuccess) done = write(content_->values.data(), &changed);
-  if (done.error == cudaSuccess) done = add_to_base(written, highest);
+  if (done.error == cudaSuccess) done = add_to_base(written);
   return done;
 }
 
 // Decides which nodes the device writes, and makes these device-updatable. Fails if there are none.
-CallResult UpdatedExecutable::make_updatable(Updater& updater, bool with_table, WrittenNodes* out,
-                                             CUlaunchAttributeValue* highest) {
-  Updater::Probed probed;
-  std::memset(highest, 0, sizeof *highest);
+CallResult UpdatedExecutable::make_updatable(cudaKernel_t plain, bool with_table, WrittenNodes* out) {
+  Probed probed;
   for (std::uint32_t i = 0; i < base_.nodes.size(); ++i) {
     const SlotNode* const node = slots_.node(i);
     std::vector<updater::Update> updates;
@@ -232,7 +215,7 @@ CallResult UpdatedExecutable::make_updatable(Updater& updater, bool with_table, 
     }
     const bool of_grid = std::any_of(updates.begin(), updates.end(), is_of_grid);
     if (wanted && (grid || of_grid)) {
-      const CallResult answer = updater.can_set_grid(base_.nodes[i], &probed, &grid);
+      const CallResult answer = can_set_grid(base_.nodes[i], plain, &probed, &grid);
       if (answer.error != cudaSuccess) return answer;
       wanted = grid || !of_grid;
     }
@@ -240,34 +223,36 @@ CallResult UpdatedExecutable::make_updatable(Updater& updater, bool with_table, 
       if (node != nullptr) others_.push_back(static_cast<std::uint32_t>(node - slots_.nodes.data()));
       continue;
     }
-    cudaGraphDeviceNode_t handle = nullptr;
-    const CallResult made = graphcache::make_updatable(base_.nodes[i], &handle, highest);
-    if (made.error != cudaSuccess) return made;
+    CUlaunchAttributeValue value;
+    std::memset(&value, 0, sizeof value);  // Unused bytes must be zero (fact 26).
+    value.deviceUpdatableKernelNode.deviceUpdatable = 1;
+    // The handle is returned in the value, although it is const.
+    const CUresult result =
+        driver().set_kernel_attribute(base_.nodes[i], CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE, &value);
+    if (result != CUDA_SUCCESS) return {kSetAttribute, static_cast<cudaError_t>(result), false};
+    auto* const handle = reinterpret_cast<cudaGraphDeviceNode_t>(value.deviceUpdatableKernelNode.devNode);
     const unsigned size = with_table ? content_->nodes[i].size : 0;
     out->nodes.push_back({i, grid, add_pieces(handle, updates, with_table && grid, size, out)});
   }
   return {kSetAttribute, out->pieces.empty() ? cudaErrorNotSupported : cudaSuccess, false};
 }
 
-CallResult UpdatedExecutable::add_to_base(const WrittenNodes& written, const CUlaunchAttributeValue& highest) {
+CallResult UpdatedExecutable::add_to_base(const WrittenNodes& written) {
   cudaGraphNode_t behind = nullptr;
   std::vector<cudaGraphNode_t> before;
-  const CallResult found = find_place(base_, written.nodes, &behind, &before);
-  if (found.error != cudaSuccess) return found;
   const cudaGraph_t graph = base_.graph.get();
-  void* arguments[] = {parameter_.get()};
-  cudaKernelNodeParams params = {};
-  params.func = reinterpret_cast<void*>(kernel_);
-  params.gridDim = dim3(blocks());
-  params.blockDim = dim3(updater::kThreads);
-  params.kernelParams = arguments;
-  const CallResult added = add_library_kernel(&node_, graph, params);
-  if (added.error != cudaSuccess) return added;
-  // All nodes that it writes wait for it, so no priority may be higher than its own.
-  if (const CUresult result = driver().set_kernel_attribute(node_, CU_LAUNCH_ATTRIBUTE_PRIORITY, &highest);
-      result != CUDA_SUCCESS) {
-    return {kSetAttribute, static_cast<cudaError_t>(result), false};
+  CallResult done = find_place(base_, written.nodes, &behind, &before);
+  if (done.error == cudaSuccess) done = add_library_kernel(&node_, graph, node_params_);
+  if (done.error != cudaSuccess) return done;
+  // All nodes that it writes wait for it, so no priority may be higher than its own. A lower number is a higher one.
+  CUlaunchAttributeValue highest, priority;
+  std::memset(&highest, 0, sizeof highest);
+  for (const WrittenNodes::Node& node : written.nodes) {
+    const CUresult read = driver().kernel_attribute(base_.nodes[node.index], CU_LAUNCH_ATTRIBUTE_PRIORITY, &priority);
+    if (read == CUDA_SUCCESS) highest.priority = std::min(highest.priority, priority.priority);
   }
+  const CUresult result = driver().set_kernel_attribute(node_, CU_LAUNCH_ATTRIBUTE_PRIORITY, &highest);
+  if (result != CUDA_SUCCESS) return {kSetAttribute, static_cast<cudaError_t>(result), false};
   cudaError_t error = cudaSuccess;
   if (behind != nullptr) error = add_dependency(graph, behind, node_);
   for (const cudaGraphNode_t node : before) {
@@ -279,7 +264,6 @@ CallResult UpdatedExecutable::add_to_base(const WrittenNodes& written, const CUl
 // Uploads what the kernel reads.
 CallResult UpdatedExecutable::upload_plan(const WrittenNodes& written) {
   updater::Plan& plan = parameter().plan;
-  plan.piece_count = static_cast<unsigned>(written.pieces.size());
   std::vector<unsigned char> host(blocks() * sizeof(updater::Written));
   const auto append = [&](const auto& items) {
     const std::size_t at = detail::align_up(host.size(), updater::kSetAlignment), size = items.size() * sizeof items[0];
@@ -302,7 +286,7 @@ CallResult UpdatedExecutable::upload_plan(const WrittenNodes& written) {
   plan.pieces = reinterpret_cast<const updater::Piece*>(device + pieces_at);
   plan.updates = reinterpret_cast<const updater::Update*>(device + updates_at);
   plan.base = base.empty() ? nullptr : device + base_at;
-  return memory_->copy(device, host.data(), host.size());
+  return memory_->copy(device, host.data(), host.size(), &ready_);
 }
 
 // Grids are checked here, because the device would report an error only later.
@@ -324,8 +308,7 @@ CallResult UpdatedExecutable::write(const unsigned char* values, bool* changed) 
 
 UpdatedExecutable::~UpdatedExecutable() {
   exec_ = {};  // Before what its launches use. They are over then.
-  if (error_ == nullptr) return;
-  if (const cudaError_t error = take_device_error(); error != cudaSuccess) memory_->tell_late(error);
+  if (const cudaError_t error = take_device_error(); error != cudaSuccess) memory_->late_error = error;
 }
 
 CallResult UpdatedExecutable::patch(const detail::Call& call, std::size_t* patched_nodes) {
@@ -350,11 +333,7 @@ CallResult UpdatedExecutable::patch(const detail::Call& call, std::size_t* patch
   }
   if (changed) {
     if (++parameter().token == 0) parameter().token = 1;  // 0 stands in a new plan: the first launch writes nothing.
-    void* arguments[] = {parameter_.get()};
-    CUDA_KERNEL_NODE_PARAMS params = driver_params(dim3(blocks()), dim3(updater::kThreads), 0, arguments);
-    params.kern = reinterpret_cast<CUkernel>(kernel_);
-    params.ctx = context_;  // Else the current one, which at a hit may be another device's.
-    if (const CallResult set = set_kernel(node_, params); set.error != cudaSuccess) return set;
+    if (const CallResult set = set_kernel(node_, node_params_); set.error != cudaSuccess) return set;
   }
   values_.assign(call.values, call.values + call.values_size);
   return {};
@@ -378,16 +357,9 @@ BroughtOver UpdatedExecutable::switch_set(std::shared_ptr<const Content> to, con
   return brought;
 }
 
-cudaError_t UpdatedExecutable::take_device_error() {
-  auto* const word = static_cast<volatile int*>(error_.get());
-  const auto found = static_cast<cudaError_t>(*word);
-  if (found != cudaSuccess) *word = cudaSuccess;
-  return found;
-}
-
-void UpdatedExecutable::abandon() {
-  error_ = nullptr;  // Its word may be gone.
-  Executable::abandon();
+CallResult UpdatedExecutable::add_set(const Content& of, const ParameterTable::Set& set) {
+  RelaxedCaptureMode relaxed;
+  return table_->add(of, set, *memory_, &ready_);
 }
 
 }  // namespace graphcache

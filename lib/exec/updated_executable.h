@@ -46,15 +46,12 @@ class UpdatedExecutable final : public Executable {
   // After a failure it must not be launched again.
   BroughtOver switch_set(std::shared_ptr<const Content> to, const detail::Call& call);
 
-  // Marks the end of the copies that the updater node and its table need, for get_ready().
-  CallResult mark_ready() { return memory_->mark(&ready_); }
+  // Adds the set of `of` to the table. The next launch must follow its copy: see get_ready().
+  CallResult add_set(const Content& of, const ParameterTable::Set& set);
 
-  // The error of a device-side update in a launch that has run with wrong values. Each error is returned once.
-  cudaError_t take_device_error() override;
   // Does nothing if set and values are those of the last call. Else adds to `patched_nodes` the number of nodes that
   // change.
   CallResult patch(const detail::Call& call, std::size_t* patched_nodes) override;
-  void abandon() override;
 
  private:
   struct Source {
@@ -65,8 +62,8 @@ class UpdatedExecutable final : public Executable {
 
   explicit UpdatedExecutable(Device& device) : Executable(device.scratch), memory_(device.memory) {}
   CallResult add_updater_node(Updater& updater, bool with_table);
-  CallResult make_updatable(Updater& updater, bool with_table, WrittenNodes* out, CUlaunchAttributeValue* highest);
-  CallResult add_to_base(const WrittenNodes& written, const CUlaunchAttributeValue& highest);
+  CallResult make_updatable(cudaKernel_t plain, bool with_table, WrittenNodes* out);
+  CallResult add_to_base(const WrittenNodes& written);
   bool plan_slots(const SlotNode& node, std::vector<updater::Update>* updates);
   bool find_source(const Binding& binding, bool is_grid, std::uint32_t residue, std::uint32_t* at);
   CallResult upload_plan(const WrittenNodes& written);
@@ -82,10 +79,10 @@ class UpdatedExecutable final : public Executable {
   std::uint32_t parameter_size_ = 0;   // Size of the values in the kernel's parameter.
   std::vector<std::uint32_t> others_;  // Indices of the slot nodes that the host sets.
   cudaGraphNode_t node_ = nullptr;     // The updater node.
-  cudaKernel_t kernel_ = nullptr;
-  CUcontext context_ = nullptr;                 // The context of the executable.
+  CUDA_KERNEL_NODE_PARAMS node_params_ = {};
   std::unique_ptr<unsigned char[]> parameter_;  // An updater::Values of some size.
-  DeviceMemory::Block plan_, error_;
+  void* arguments_[1] = {};                     // What the node's parameters refer to: `parameter_`.
+  DeviceMemory::Block plan_;
   std::unique_ptr<ParameterTable> table_;
 };
 

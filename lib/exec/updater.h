@@ -77,15 +77,9 @@ inline constexpr char kLargeName[] = "graphcache_update_large";
 inline constexpr char kHugeName[] = "graphcache_update_huge";
 inline constexpr char kPlainName[] = "graphcache_plain";  // Does nothing.
 
-#ifdef __CUDACC__
-#define GRAPHCACHE_ON_DEVICE __device__
-#else
-#define GRAPHCACHE_ON_DEVICE
-#endif
-
 // Compares at most kPiece bytes. All are loaded at once, because loading them one after the other would take several
-// times as long.
-GRAPHCACHE_ON_DEVICE inline bool equal_units(const unsigned char* a, const unsigned char* b, unsigned size) {
+// times as long. `__device__` is empty for compilers other than nvcc.
+__device__ inline bool equal_units(const unsigned char* a, const unsigned char* b, unsigned size) {
   Unit differing = 0;
   for (unsigned k = 0; k < kPiece; k += kUnit) {
     if (k < size) differing |= *reinterpret_cast<const Unit*>(a + k) ^ *reinterpret_cast<const Unit*>(b + k);
@@ -96,8 +90,8 @@ GRAPHCACHE_ON_DEVICE inline bool equal_units(const unsigned char* a, const unsig
 // The work of one thread, for piece `i`. Writes the wanted set's bytes if they differ from those of the held set, and
 // then the run's values. `write(node, offset, value, size)` calls the runtime on the device, and hostrt on the host.
 template <class Write>
-GRAPHCACHE_ON_DEVICE void update_piece(const Plan& plan, unsigned i, const Piece& piece, ParameterSet held,
-                                       ParameterSet wanted, const unsigned char* values, const Write& write) {
+__device__ void update_piece(const Plan& plan, unsigned i, const Piece& piece, ParameterSet held, ParameterSet wanted,
+                             const unsigned char* values, const Write& write) {
   if (held != wanted) {
     const auto bytes_of = [&](ParameterSet set) {
       const unsigned source = set == nullptr ? 0 : reinterpret_cast<const unsigned*>(set)[i];
@@ -112,7 +106,5 @@ GRAPHCACHE_ON_DEVICE void update_piece(const Plan& plan, unsigned i, const Piece
     write(piece.node, one.offset, values + one.source, one.size);
   }
 }
-
-#undef GRAPHCACHE_ON_DEVICE
 
 }  // namespace graphcache::updater

@@ -10,7 +10,7 @@ namespace graphcache {
 Updater::Updater()
     : code_(updater_image, {updater::kSmallName, updater::kLargeName, updater::kHugeName, updater::kPlainName}) {}
 
-CallResult Updater::can_set_grid(cudaGraphNode_t node, Probed* probed, bool* can) {
+CallResult can_set_grid(cudaGraphNode_t node, cudaKernel_t plain, Probed* probed, bool* can) {
   *can = false;
   for (const CUlaunchAttributeID id : {CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE}) {
     CUlaunchAttributeValue value;
@@ -24,35 +24,27 @@ CallResult Updater::can_set_grid(cudaGraphNode_t node, Probed* probed, bool* can
     *can = known->second;
     return {};
   }
-  const CallResult answer = probe(params, can);
-  if (answer.error == cudaSuccess) probed->emplace(function, *can);
-  return answer;
-}
-
-// CUDA offers no query for kernels that use the device runtime (dynamic parallelism), so we probe: we try to set the
-// kernel into a node of a scratch executable. A node whose kernel did not use the device runtime refuses a kernel that
-// does (cudaGraphExecKernelNodeSetParams).
-CallResult Updater::probe(const CUDA_KERNEL_NODE_PARAMS& params, bool* can) {
-  Kernels kernels = {};
-  if (const CallResult loaded = load(&kernels); loaded.error != cudaSuccess) return loaded;
+  // CUDA offers no query for kernels that use the device runtime (dynamic parallelism), so we probe: we try to set the
+  // kernel into a node of a scratch executable. A node whose kernel did not use the device runtime refuses a kernel
+  // that does (cudaGraphExecKernelNodeSetParams).
   LastErrorGuard last_error;
   cudaGraph_t graph = nullptr;
   if (const cudaError_t error = cudaGraphCreate(&graph, 0); error != cudaSuccess) return {"cudaGraphCreate", error};
   OwnedGraph owned(graph);
-  cudaKernelNodeParams nothing = {};
-  nothing.func = reinterpret_cast<void*>(kernels[kPlain]);
-  nothing.gridDim = nothing.blockDim = dim3(1);
-  cudaGraphNode_t node = nullptr;
+  CUDA_KERNEL_NODE_PARAMS nothing = driver_params(dim3(1), dim3(1), 0, nullptr);
+  nothing.kern = reinterpret_cast<CUkernel>(plain);
+  cudaGraphNode_t plain_node = nullptr;
   cudaGraphExec_t executable = nullptr;
-  CallResult done = add_library_kernel(&node, graph, nothing);
+  CallResult done = add_library_kernel(&plain_node, graph, nothing);
   if (done.error == cudaSuccess) done = {"cudaGraphInstantiate", cudaGraphInstantiate(&executable, graph, 0)};
   GraphExec probe(executable);
   if (done.error == cudaSuccess) {
-    const auto answer = static_cast<cudaError_t>(driver().set_kernel_node(executable, node, &params));
+    const auto answer = static_cast<cudaError_t>(driver().set_kernel_node(executable, plain_node, &params));
     *can = answer == cudaSuccess;
     if (is_fatal(answer) || answer == cudaErrorMemoryAllocation)
       done = {"cudaGraphExecKernelNodeSetParams, by the driver", answer, false};
   }
+  if (done.error == cudaSuccess) probed->emplace(function, *can);
   if (is_fatal(done.error)) {
     owned.release();
     probe.release();

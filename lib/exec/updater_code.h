@@ -1,8 +1,7 @@
-// The updater's kernels (updater.cu), and the check whether they may write the nodes of a kernel.
+// The updater's kernels (updater.cu), and the check whether they may write the grids of a kernel's nodes.
 #pragma once
 
 #include <absl/base/thread_annotations.h>
-#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -25,17 +24,11 @@ class Updater {
   Updater();
 
   // A failure is permanent in a context: what the driver has refused once is not loaded again.
-  CallResult load(Kernels* out) ABSL_LOCKS_EXCLUDED(mutex_) {
+  CallResult load(Kernels* out, std::shared_ptr<void>* code) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
-    if (failed_.error == cudaSuccess) failed_ = code_.load(out);
+    if (failed_.error == cudaSuccess) failed_ = code_.load(out, code);
     return failed_;
   }
-  std::shared_ptr<void> code() { return code_.code(); }
-  // Whether the device can set the grid of a kernel node. REQUIRES: load() was called. It cannot for kernels with
-  // clusters, cooperative kernels, and kernels that use dynamic parallelism: without any error, other blocks would run
-  // than were set (docs/semantics.md). `probed` caches the results for the functions of one graph.
-  using Probed = std::unordered_map<const void*, bool>;
-  CallResult can_set_grid(cudaGraphNode_t node, Probed* probed, bool* can);
   // Drops the handles, because their context is lost.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_) {
     code_.abandon();
@@ -44,11 +37,15 @@ class Updater {
   }
 
  private:
-  CallResult probe(const CUDA_KERNEL_NODE_PARAMS& params, bool* can);
-
   DeviceCode<kCount> code_;
   Mutex mutex_;
   CallResult failed_ ABSL_GUARDED_BY(mutex_);
 };
+
+// Whether the device can set the grid of a kernel node. It cannot for kernels with clusters, cooperative kernels, and
+// kernels that use dynamic parallelism: without any error, other blocks would run than were set (docs/semantics.md).
+// `plain` is Updater::kPlain. `probed` caches the results for the functions of one graph.
+using Probed = std::unordered_map<const void*, bool>;
+CallResult can_set_grid(cudaGraphNode_t node, cudaKernel_t plain, Probed* probed, bool* can);
 
 }  // namespace graphcache

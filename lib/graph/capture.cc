@@ -27,10 +27,8 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   detail::Recording recording(stream, call, detail::Recording::Mode::kCapture, setter);
   Captured& captured = recording.captured();
   active_recording = &recording;
-  bool is_over = false;
   // A broken capture must be ended as well. That returns an error and no graph (fact 3).
   const auto end = [&] {
-    is_over = true;
     if (watch != nullptr) watch->end();
     cudaGraph_t graph = nullptr;
     const cudaError_t error = cudaStreamEndCapture(stream, &graph);
@@ -42,10 +40,10 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
     captured.fn = recording.invoke();
     if (const cudaError_t error = end(); error != cudaSuccess) captured.capture = recording.end_failed(error);
   } catch (const abi::__forced_unwind&) {  // The thread is being cancelled.
-    if (!is_over) end();
+    if (active_recording != nullptr) end();
     throw;
   } catch (...) {
-    if (is_over) throw;
+    if (active_recording == nullptr) throw;  // The capture is over.
     const cudaError_t error = end();
     const bool is_intact = error == cudaSuccess && !recording.has_broken_part();
     if (recording.is_stopped() || (is_intact && !call.threw)) throw;

@@ -16,7 +16,6 @@
 #include "cuda/errors.h"
 #include "graph/describe.h"
 #include "graph/fields.h"
-#include "graph/found_values.h"
 #include "graph/inspect.h"
 #include "graph/outside.h"
 
@@ -58,10 +57,10 @@ std::string hex_of(T value) {
   return absl::StrCat("0x", absl::Hex(value));
 }
 
-std::string text_of(const void* pointer) {
-  const auto value = reinterpret_cast<std::uintptr_t>(pointer);
+// With what the value points to, or else with `otherwise`.
+std::string text_of(std::uint64_t value, const std::string& otherwise) {
   const std::string place = place_of(value);
-  return place.empty() ? hex_of(value) : absl::StrCat(hex_of(value), " (", place, ")");
+  return absl::StrCat(hex_of(value), place.empty() ? otherwise : absl::StrCat(" (", place, ")"));
 }
 
 // A value of unknown type: its hexadecimal digits, and what it may point to.
@@ -76,9 +75,7 @@ std::string text_of(const unsigned char* bytes, std::size_t size) {
                           as<float>(bytes), ")");
     case 8: {
       const auto value = as<std::uint64_t>(bytes);
-      const std::string place = place_of(value);
-      if (!place.empty()) return absl::StrCat(hex_of(value), " (", place, ")");
-      return absl::StrCat(hex_of(value), " (", as<std::int64_t>(bytes), ", as a double ", as<double>(bytes), ")");
+      return text_of(value, absl::StrCat(" (", as<std::int64_t>(bytes), ", as a double ", as<double>(bytes), ")"));
     }
     default: {
       std::string digits;
@@ -95,7 +92,7 @@ const unsigned char* bytes_of(const Field& field) { return reinterpret_cast<cons
 // An address, a shape or a number.
 std::string text_of(const Field& field) {
   const unsigned char* const bytes = bytes_of(field);
-  if (field.kind == Field::Kind::kAddress) return text_of(as<const void*>(bytes));
+  if (field.kind == Field::Kind::kAddress) return text_of(as<std::uint64_t>(bytes), "");
   if (field.kind == Field::Kind::kShape) {
     const auto [x, y, z] = as<std::array<unsigned, 3>>(bytes);
     return absl::StrCat("(", x, ", ", y, ", ", z, ")");
@@ -121,19 +118,19 @@ struct Side : RecordedGraph {
     if (!read) return false;
     reading = *std::move(read);
     if (!content.finds_values || values == nullptr) return true;
-    for (const SlotNode& slot_node : content.slots.nodes) {
-      if (!node(slot_node.index).readable) continue;
-      write_values(content, values, slot_node.index, reading.content.bytes.data() + node(slot_node.index).bytes);
+    for (const SlotNode& of : content.slots.nodes) {
+      if (!node(of.index).readable) continue;
+      unsigned char* const bytes = reading.content.bytes.data() + node(of.index).bytes;
+      for (std::uint32_t i = 0; i < of.binding_count; ++i) {
+        const Binding& binding = content.slots.bindings[of.first_binding + i];
+        binding.write(values, bytes + (binding.target - of.fields - first_byte(of.type)));
+      }
     }
     return true;
   }
 
   const NodeContent& node(std::uint32_t index) const { return reading.content.nodes[index]; }
   std::vector<Field> fields(std::uint32_t index) const { return fields_of(reading, slots, index); }
-  // Its type and dependencies.
-  std::string_view place(const Reading::Part& part) const {
-    return std::string_view(reading.signature).substr(part.begin, part.end - part.begin);
-  }
 
   // None where they were found, and inside nodes.
   const Slots& slots = content.finds_values ? kNoSlots : content.slots;
@@ -189,9 +186,7 @@ class Comparison {
       if (kept[i].name != now[i].name) {
         return absl::StrCat(was_and_is(absl::StrCat("part ", i), kept[i].name, now[i].name), "; ", cure_);
       }
-      Template of_kept, of_now;
-      of_kept.nodes = kept[i].nodes;
-      of_now.nodes = now[i].nodes;
+      const Template of_kept{{}, kept[i].nodes, {}, {}}, of_now{{}, now[i].nodes, {}, {}};
       std::optional<std::string> found = Comparison(of_kept, of_now, *this).run();
       if (!found) return std::nullopt;
       if (!found->empty()) return absl::StrCat(kept[i].name, ", ", *found);
@@ -279,13 +274,12 @@ class Comparison {
         const auto bytes_in = [i](const std::vector<Field>& fields) {
           return i < fields.size() ? bytes_of(fields[i]) : nullptr;
         };
-        compare(a[i], b[i],
-                {bytes_of(a[i]), bytes_of(b[i]), bytes_in(others[0]), bytes_in(others[1]), bytes_in(others[2])});
+        compare(a[i], b[i], {bytes_in(a), bytes_in(b), bytes_in(others[0]), bytes_in(others[1]), bytes_in(others[2])});
       }
     }
     const Reading::Part &a = kept_.reading.parts[index], &b = now_.reading.parts[index];
     if (is_kernel && seen(a) != seen(b)) find("its launch attributes (cooperative, cluster size) have changed");
-    if (kept_.place(a) != now_.place(b)) find("it depends on other nodes now");
+    if (a.place != b.place) find("it depends on other nodes now");
   }
 
   // The launch attributes that a kernel can see. The others may follow from the stream of the capture.

@@ -16,9 +16,10 @@
 namespace graphcache {
 namespace {
 
-constexpr std::size_t kUsualSignature = 128;  // Bytes of a kernel node with one dependency and its priority.
+// Bytes of a kernel node with one dependency and its priority, and of its arguments.
+constexpr std::size_t kUsualSignature = 128, kUsualArguments = 64;
 
-// Reads one graph. Its vectors are allocated once in their final size, because growing them takes as long as the
+// Reads one graph. Its vectors are allocated once, at their usual size, because growing them takes as long as the
 // reading.
 class Reader {
  public:
@@ -29,10 +30,12 @@ class Reader {
   std::optional<Signature> read() {
     if (context_ == nullptr) return std::nullopt;
     content_.nodes.reserve(from_.nodes.size());
+    content_.bytes.reserve(from_.nodes.size() * kUsualArguments);
     signature_.reserve(from_.nodes.size() * kUsualSignature);
     put(static_cast<std::uint64_t>(from_.nodes.size()));
     for (const cudaGraphNode_t node : from_.nodes) {
-      if (reading_ != nullptr) reading_->parts.push_back({end(), 0, {}, {}});
+      const std::size_t begin = signature_.size();
+      if (reading_ != nullptr) reading_->parts.emplace_back();
       NodeContent& content = content_.nodes.emplace_back();
       // The driver's getter also works for kernels of other libraries, where the runtime's fails (fact 16). Most nodes
       // are kernels, so this saves the query of their type.
@@ -44,12 +47,12 @@ class Reader {
       }
       put(content.type);
       if (!read_dependencies(node)) return std::nullopt;
-      if (reading_ != nullptr) reading_->parts.back().end = end();
+      if (reading_ != nullptr) reading_->parts.back().place = signature_.substr(begin);
       if (!read_parameters(node, content) && reading_ == nullptr) return std::nullopt;
     }
     signature_.append(fixed_copies_);
     put(static_cast<std::uint32_t>(fixed_copies_.size()));
-    copy_bytes();
+    content_.bytes.shrink_to_fit();
     if (reading_ != nullptr) reading_->sizes.assign(sizes_.begin(), sizes_.end());
     return std::move(signature_);
   }
@@ -66,10 +69,8 @@ class Reader {
     signature_.append(reinterpret_cast<const char*>(&value), sizeof value);
   }
 
-  std::uint32_t end() const { return static_cast<std::uint32_t>(signature_.size()); }
-
   bool read_parameters(cudaGraphNode_t node, NodeContent& content) {
-    content.bytes = static_cast<std::uint32_t>(size_);
+    content.bytes = static_cast<std::uint32_t>(content_.bytes.size());
     content.readable = content.readable || content.type != cudaGraphNodeTypeKernel;
     switch (content.type) {
       case cudaGraphNodeTypeKernel:
@@ -97,11 +98,10 @@ class Reader {
   bool read_dependencies(cudaGraphNode_t node) {
     std::size_t count = dependencies_.size();
     if (node_dependencies(node, dependencies_.data(), edges_.data(), &count) != cudaSuccess) return false;
-    if (count == dependencies_.size()) {  // The array may have been too small.
-      if (node_dependencies(node, nullptr, nullptr, &count) != cudaSuccess) return false;
-      dependencies_.resize(count + 1);
-      edges_.resize(count + 1);
-      if (node_dependencies(node, dependencies_.data(), edges_.data(), &count) != cudaSuccess) return false;
+    if (count == dependencies_.size()) {  // The arrays may have been too small.
+      dependencies_.resize(2 * count);
+      edges_.resize(2 * count);
+      return read_dependencies(node);
     }
     put(static_cast<std::uint32_t>(count));
     for (std::size_t i = 0; i < count; ++i) {
@@ -131,61 +131,44 @@ class Reader {
   template <class T>
   void keep(NodeContent& content, const T& params) {
     const auto* const bytes = reinterpret_cast<const unsigned char*>(&params);
-    others_.insert(others_.end(), bytes, bytes + sizeof params);
+    content_.bytes.insert(content_.bytes.end(), bytes, bytes + sizeof params);
     content.size = sizeof params;
-    size_ += sizeof params;
   }
 
   bool read_kernel(cudaGraphNode_t node, NodeContent& content) {
+    CUDA_KERNEL_NODE_PARAMS& params = content.kernel;
     // A green context's node takes no function (docs/semantics.md).
-    if (content.kernel.kern != nullptr && content.kernel.ctx != context_) content.kernel.func = nullptr;
-    const CUDA_KERNEL_NODE_PARAMS& params = content.kernel;
+    if (params.kern != nullptr && params.ctx != context_) params.func = nullptr;
+    // These belong to the node.
+    void** const arguments = std::exchange(params.kernelParams, nullptr);
+    void** const packed = std::exchange(params.extra, nullptr);
     // An update between two contexts fails.
     if (reading_ == nullptr) put(content.readable ? params.ctx : context_);
     content.grid_updatable = true;
     if (!read_attributes(node, &content.grid_updatable) && reading_ == nullptr) return false;
     if (!content.readable) return true;
-    const bool has_arguments = params.kernelParams != nullptr || params.extra != nullptr;
+    const bool has_arguments = arguments != nullptr || packed != nullptr;
     const Layout layout = layout_of(params, has_arguments);
     content.readable = layout.known && (has_arguments || layout.argument_count == 0);
     if (!content.readable) return true;
     content.first_argument = layout.first_argument;
     content.argument_count = layout.argument_count;
     content.size = layout.size;
-    size_ += layout.size;
     // The device can write only nodes of the updater node's own device.
     content.updatable = params.ctx == context_;
     content.grid_updatable = content.grid_updatable && content.updatable;
-    return true;
-  }
-
-  // Copies the arguments and parameters of all nodes, which until then belong to the nodes.
-  void copy_bytes() {
-    content_.bytes.resize(size_);
-    const unsigned char* other = others_.data();
-    for (NodeContent& node : content_.nodes) {
-      unsigned char* const bytes = content_.bytes.data() + node.bytes;
-      if (node.type == cudaGraphNodeTypeKernel) {
-        copy_arguments(node, bytes);
-      } else if (node.size != 0) {
-        std::memcpy(bytes, other, node.size);
-        other += node.size;
-      }
-    }
-  }
-
-  void copy_arguments(NodeContent& node, unsigned char* bytes) {
-    void** const arguments = std::exchange(node.kernel.kernelParams, nullptr);
-    void** const packed = std::exchange(node.kernel.extra, nullptr);
-    if (!node.readable) return;
+    content_.bytes.resize(content.bytes + layout.size);
+    unsigned char* const bytes = content_.bytes.data() + content.bytes;
     if (arguments == nullptr && packed != nullptr) {
-      node.readable = unpack(packed, bytes, node.size);
-      node.updatable = node.updatable && node.readable;
-      return;
+      content.readable = unpack(packed, bytes, layout.size);
+      content.updatable = content.updatable && content.readable;
+      return true;
     }
-    for (std::uint32_t i = node.first_argument; i < node.first_argument + node.argument_count; ++i) {
-      std::memcpy(bytes + content_.arguments[i], arguments[i - node.first_argument], sizes_[i]);
+    for (std::uint32_t i = 0; i < layout.argument_count; ++i) {
+      const std::uint32_t at = layout.first_argument + i;
+      std::memcpy(bytes + content_.arguments[at], arguments[i], sizes_[at]);
     }
+    return true;
   }
 
   // Unpacks arguments that were passed as one buffer (CU_LAUNCH_PARAM_BUFFER_POINTER).
@@ -348,8 +331,6 @@ class Reader {
   Signature signature_;
   std::string fixed_copies_;  // Goes to the end of the signature, followed by its size.
   std::unordered_map<cudaGraphNode_t, std::uint32_t> index_of_;  // Filled once it is needed.
-  std::size_t size_ = 0;                                         // Size of content_.bytes.
-  std::vector<unsigned char> others_;                            // Parameters of nodes that are not kernels.
   std::unordered_map<const void*, Layout> layouts_;
   std::vector<std::size_t> sizes_;                       // Sizes of content_.arguments.
   std::optional<CUDA_KERNEL_NODE_PARAMS> known_kernel_;  // A kernel whose first parameter is known.
@@ -361,11 +342,14 @@ class Reader {
 
 std::optional<Signature> describe(const Template& from, Content* content) {
   LastErrorGuard last_error;
-  // A reading that ran out of memory may have left nodes.
-  content->nodes.clear();
-  content->arguments.clear();
+  const auto forget = [content] {
+    content->nodes = std::vector<NodeContent>();
+    content->bytes = std::vector<unsigned char>();
+    content->arguments.clear();
+  };
+  forget();  // A reading that ran out of memory may have left nodes.
   std::optional<Signature> signature = Reader(from, content).read();
-  if (!signature) content->nodes = {};
+  if (!signature) forget();
   return signature;
 }
 
@@ -396,9 +380,7 @@ Change change(const Content& from, const Content& to, std::uint32_t index) {
 std::optional<Reading> read_all(const Template& from) {
   LastErrorGuard last_error;
   Reading reading;
-  std::optional<Signature> signature = Reader(from, &reading.content, &reading).read();
-  if (!signature) return std::nullopt;
-  reading.signature = *std::move(signature);
+  if (!Reader(from, &reading.content, &reading).read()) return std::nullopt;
   return reading;
 }
 

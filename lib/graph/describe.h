@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "graph/attributes.h"
@@ -38,20 +39,16 @@ Change change(const Content& from, const Content& to, std::uint32_t index);
 
 // As much of any graph as can be read, for comparison with another recording of the same `fn` (compare.h).
 struct Reading {
-  struct Attribute {
-    const KnownAttribute* known;
-    CUlaunchAttributeValue value;
-  };
   struct Part {
-    std::uint32_t begin, end;                 // Offsets in the signature of the node's type and dependencies.
+    std::string place;                        // The node's type and dependencies, as in a signature.
     std::vector<std::uint32_t> dependencies;  // Indices of the nodes that it waits for.
-    std::vector<Attribute> attributes;        // Those that are set, as far as they could be read.
+    // Those that are set, as far as they could be read.
+    std::vector<std::pair<const KnownAttribute*, CUlaunchAttributeValue>> attributes;
   };
 
   Content content;                   // Contains only nodes, bytes and arguments. Memory nodes have an Allocation.
   std::vector<std::uint32_t> sizes;  // Size in bytes of each of Content::arguments.
-  Signature signature;
-  std::vector<Part> parts;  // One part for each node.
+  std::vector<Part> parts;           // One part for each node.
 };
 // Returns nothing if the nodes' types or dependencies cannot be read.
 std::optional<Reading> read_all(const Template& from);

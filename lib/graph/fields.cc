@@ -180,17 +180,11 @@ void find_kernel(const CUDA_KERNEL_NODE_PARAMS& params, SlotNode* node) {
 
 SlotNode& add_slot_node(const Content& content, std::uint32_t index, Slots* slots) {
   const NodeContent& of = content.nodes[index];
-  SlotNode& node = slots->nodes.emplace_back();
+  SlotNode& node = slots->nodes.emplace_back(slots->begin(first_byte(of.type) + of.size));
   node.index = index;
   node.type = of.type;
-  node.fields = static_cast<std::uint32_t>(detail::align_up(slots->fields.size(), alignof(std::max_align_t)));
-  node.first_argument = static_cast<std::uint32_t>(slots->arguments.size());
-  node.first_binding = static_cast<std::uint32_t>(slots->bindings.size());
   const auto at = static_cast<std::uint32_t>(node.fields + first_byte(of.type));
-  node.fields_size = at + of.size - node.fields;
-  slots->fields.resize(at + of.size);
   std::memcpy(slots->fields.data() + at, content.bytes.data() + of.bytes, of.size);
-  if (of.type == cudaGraphNodeTypeMemcpy) node.kind = content.params<cudaMemcpy3DParms>(of).kind;
   if (of.type != cudaGraphNodeTypeKernel) return node;
   const CUDA_KERNEL_NODE_PARAMS& kernel = of.kernel;
   find_kernel(kernel, &node);

@@ -89,8 +89,7 @@ bool are_comparable(const Content& before, const Content& now) {
   for (std::uint32_t i = 0; i < now.nodes.size(); ++i) {
     const NodeContent &a = before.nodes[i], &b = now.nodes[i];
     if (a.type != b.type || a.size != b.size || !a.readable || !b.readable) return false;
-    if (a.type != cudaGraphNodeTypeKernel) continue;
-    if (const Change how = change(before, now, i); how != Change::kNone && how != Change::kArguments) return false;
+    if (a.type == cudaGraphNodeTypeKernel && change(before, now, i) > Change::kArguments) return false;
   }
   return true;
 }
@@ -157,14 +156,22 @@ void FoundValues::learn(const Content& before, const Content& now, RecordAgain r
     return std::memcmp(bytes_of(one, word.node) + word.offset, bytes_of(other, word.node) + word.offset, word.size) !=
            0;
   };
+  const auto sort_words = [this] {
+    std::ranges::sort(words_, {}, [](const Word& word) { return std::pair(word.node, word.offset); });
+  };
   const ValueSet alone = (changed & (changed - 1)) == 0 ? changed : 0;
   bool is_clean = true;  // Whether no derived word has changed.
   std::vector<Word> odd;
+  std::vector<std::size_t> broken;  // Indices of words that have ceased to follow a value.
   for (Word& word : words_) {
     const bool is_same = !bytes_differ(word, before, now);
     if (word.follows != 0) {
       const ValueSet left = explain(word, before, now, word.follows);
-      if (left == 0) odd.push_back({word.node, word.offset, word.size, 0, word.follows | changed, alone});
+      if (left == 0) {
+        word.suspects = word.follows | changed;
+        word.certain = alone;
+        broken.push_back(static_cast<std::size_t>(&word - words_.data()));
+      }
       word.follows = left;
     } else if (!is_same && word.suspects != 0) {
       is_clean = false;
@@ -175,26 +182,17 @@ void FoundValues::learn(const Content& before, const Content& now, RecordAgain r
       word.idle |= idle;
     }
   }
-  const std::size_t known = words_.size(), broken = odd.size();
-  for (std::uint32_t i = 0; i < now.nodes.size(); ++i) {
-    const std::size_t size = now.nodes[i].size;
-    if (size == 0 || std::memcmp(bytes_of(before, i), bytes_of(now, i), size) == 0) continue;
-    add_words(i, before, now, fresh, known, &odd);
-  }
+  add_words(before, now, fresh, &odd);
   // What takes the place of words that followed a value is single bytes, where these have changed.
-  for (std::size_t i = 0; i < broken; ++i) {
-    const Word word = odd[i];
-    const auto at = std::find_if(words_.begin(), words_.begin() + static_cast<std::ptrdiff_t>(known),
-                                 [&](const Word& one) { return one.node == word.node && one.offset == word.offset; });
-    at->size = 0;
-    if (!bytes_differ(word, before, now)) continue;
-    odd[i].size = 0;
-    for (Word byte{word.node, word.offset, 1, 0, word.suspects, word.certain}; byte.offset < word.offset + word.size;
-         ++byte.offset) {
-      if (bytes_differ(byte, before, now)) odd.push_back(byte);
+  for (const std::size_t i : broken) {
+    Word word = words_[i];
+    words_[i].size = 0;
+    const std::uint32_t end = word.offset + word.size;
+    if (bytes_differ(word, before, now)) word.size = 1;
+    for (; word.offset < end; word.offset += word.size) {
+      if (word.size != 1 || bytes_differ(word, before, now)) odd.push_back(word);
     }
   }
-  std::erase_if(odd, [](const Word& word) { return word.size == 0; });
   const Content* const again = odd.empty() ? nullptr : record_again(now);
   for (Word& word : words_) {
     if (again != nullptr && word.follows != 0 && bytes_differ(word, now, *again)) word.follows = 0;
@@ -225,10 +223,12 @@ void FoundValues::learn(const Content& before, const Content& now, RecordAgain r
     }
     words_.push_back(*word);
   }
-  if (again != nullptr) add_noise(now, *again);
   std::erase_if(words_, [](const Word& word) { return word.size == 0; });
-  std::sort(words_.begin(), words_.end(),
-            [](const Word& a, const Word& b) { return std::pair(a.node, a.offset) < std::pair(b.node, b.offset); });
+  sort_words();
+  if (again != nullptr) {  // Other bytes that differ between equal values may change later.
+    add_words(now, *again, /*fresh=*/0, &words_);
+    sort_words();
+  }
 
   for (std::size_t i = 0; i < places_.size(); ++i) {
     if ((changed & bit(i)) == 0) continue;
@@ -242,48 +242,35 @@ void FoundValues::learn(const Content& before, const Content& now, RecordAgain r
   find(now);
 }
 
-// Other bytes that differ between equal values: they may change later.
-void FoundValues::add_noise(const Content& now, const Content& again) {
-  for (std::uint32_t i = 0; i < now.nodes.size(); ++i) {
-    const std::size_t size = now.nodes[i].size;
-    if (size == 0 || std::memcmp(bytes_of(now, i), bytes_of(again, i), size) == 0) continue;
-    std::vector<bool> known(size);
-    for (const Word& word : words_) {
-      if (word.node == i) std::fill_n(known.begin() + word.offset, word.size, true);
-    }
-    for (std::uint32_t at = 0; at < size; ++at) {
-      if (!known[at] && bytes_of(now, i)[at] != bytes_of(again, i)[at]) words_.push_back({i, at, 1});
-    }
-  }
-}
-
 // A word that changes for the first time follows only a value that does so too, because it did not follow the others
 // before. What nothing explains is kept as single bytes, because a byte beside one that a value decides may be noise.
-void FoundValues::add_words(std::uint32_t node, const Content& before, const Content& now, ValueSet fresh,
-                            std::size_t known, std::vector<Word>* odd) {
-  const unsigned char *const a = bytes_of(before, node), *const b = bytes_of(now, node);
-  const std::size_t size = now.nodes[node].size;
-  std::vector<bool> covered(size);
-  const auto cover = [&](const Word& word) { std::fill_n(covered.begin() + word.offset, word.size, true); };
-  const auto end = words_.begin() + static_cast<std::ptrdiff_t>(known);
-  auto of_node = std::lower_bound(words_.begin(), end, node,
-                                  [](const Word& word, std::uint32_t wanted) { return word.node < wanted; });
-  for (; of_node != end && of_node->node == node; ++of_node) cover(*of_node);
-  for (std::uint32_t at = 0; at < size; ++at) {
-    if (covered[at] || a[at] == b[at]) continue;
-    for (const std::uint32_t length : {8u, 4u, 2u}) {
-      Word word{node, at / length * length, length};
-      const auto first = covered.begin() + word.offset;
-      if (word.offset + length > size || std::find(first, first + length, true) != first + length) continue;
-      if (can_be_set(now, now.nodes[node], word.offset)) word.follows = explain(word, before, now, fresh);
-      if (word.follows == 0) continue;
-      cover(word);
-      words_.push_back(word);
-      break;
+void FoundValues::add_words(const Content& before, const Content& now, ValueSet fresh, std::vector<Word>* odd) {
+  const auto known = static_cast<std::ptrdiff_t>(words_.size());
+  for (std::uint32_t node = 0; node < now.nodes.size(); ++node) {
+    const unsigned char *const a = bytes_of(before, node), *const b = bytes_of(now, node);
+    const std::size_t size = now.nodes[node].size;
+    if (size == 0 || std::memcmp(a, b, size) == 0) continue;
+    std::vector<bool> covered(size);
+    const auto cover = [&](const Word& word) { std::fill_n(covered.begin() + word.offset, word.size, true); };
+    const auto end = words_.begin() + known;
+    auto of_node = std::ranges::lower_bound(words_.begin(), end, node, {}, &Word::node);
+    for (; of_node != end && of_node->node == node; ++of_node) cover(*of_node);
+    for (std::uint32_t at = 0; at < size && fresh != 0; ++at) {
+      if (covered[at] || a[at] == b[at]) continue;
+      for (const std::uint32_t length : {8u, 4u, 2u}) {
+        Word word{node, at / length * length, length};
+        const auto first = covered.begin() + word.offset;
+        if (word.offset + length > size || std::find(first, first + length, true) != first + length) continue;
+        if (can_be_set(now, now.nodes[node], word.offset)) word.follows = explain(word, before, now, fresh);
+        if (word.follows == 0) continue;
+        cover(word);
+        words_.push_back(word);
+        break;
+      }
     }
-  }
-  for (std::uint32_t at = 0; at < size; ++at) {
-    if (!covered[at] && a[at] != b[at]) odd->push_back({node, at, 1});
+    for (std::uint32_t at = 0; at < size; ++at) {
+      if (!covered[at] && a[at] != b[at]) odd->push_back({node, at, 1});
+    }
   }
 }
 
@@ -385,14 +372,6 @@ std::string FoundValues::text_of(const Word& word, const Content& content) {
   const bool has_rows = node.type == cudaGraphNodeTypeMemcpy && !is_plain_copy(content.params<cudaMemcpy3DParms>(node));
   return absl::StrCat(what, " of node ", word.node, " (", kind_of(node),
                       has_rows ? " of rows, which CUDA does not patch)" : ")");
-}
-
-void write_values(const Content& content, const unsigned char* values, std::uint32_t index, unsigned char* bytes) {
-  const SlotNode* const node = content.slots.node(index);
-  for (std::uint32_t i = 0; node != nullptr && i < node->binding_count; ++i) {
-    const Binding& binding = content.slots.bindings[node->first_binding + i];
-    binding.write(values, bytes + (binding.target - node->fields - first_byte(node->type)));
-  }
 }
 
 }  // namespace graphcache

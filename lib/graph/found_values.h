@@ -62,11 +62,9 @@ class FoundValues {
   // allocation. Nothing if it is not there.
   std::optional<Binding> binding(std::size_t value, const Word& word, const Content& content) const;
   ValueSet explain(const Word& word, const Content& before, const Content& now, ValueSet among) const;
-  // Words of a node that change for the first time. `known` of the words are in order. `odd` gets the bytes that
-  // nothing explains.
-  void add_words(std::uint32_t node, const Content& before, const Content& now, ValueSet fresh, std::size_t known,
-                 std::vector<Word>* odd);
-  void add_noise(const Content& now, const Content& again);
+  // Words that change for the first time. Those that are known are in order. `odd` gets the bytes that nothing
+  // explains.
+  void add_words(const Content& before, const Content& now, ValueSet fresh, std::vector<Word>* odd);
   void find(const Content& now);
   ValueSet derived() const;
   static std::string text_of(const Word& word, const Content& content);
@@ -84,8 +82,5 @@ class FoundValues {
 
 // Whether words of two recordings can be compared: they have the same nodes, kernels and launch shapes.
 bool are_comparable(const Content& before, const Content& now);
-
-// Writes what follows these values into the parameters of a node, given as in Content::bytes.
-void write_values(const Content& content, const unsigned char* values, std::uint32_t index, unsigned char* bytes);
 
 }  // namespace graphcache

@@ -141,8 +141,7 @@ class Inspection {
   // node may have got the address of memory that fn has freed.
   bool is_own(const char* memory) const {
     const auto at = reinterpret_cast<std::uintptr_t>(memory);
-    return std::any_of(allocated_.begin(), allocated_.end(),
-                       [&](const AddressRange& own) { return at - own.begin < own.size; });
+    return std::ranges::any_of(allocated_, [&](const AddressRange& own) { return at - own.begin < own.size; });
   }
 
   bool is_kept(const void* memory) const {

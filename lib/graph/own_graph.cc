@@ -75,14 +75,33 @@ class Binder {
   // Writes the call's values into the nodes and fills in the slots.
   absl::Status bind(Slots* slots) {
     for (const auto& [index, arguments] : bound_) {
-      if (absl::Status status = bind(index, arguments, slots); !status.ok()) return status;
+      const NodeContent& content = reading_.content.nodes[index];
+      SlotNode& node = add_slot_node(reading_.content, index, slots);
+      if (node.function == nullptr) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("node ", index, ", ", kind_of(content), ": the driver cannot set its arguments"));
+      }
+      for (const auto& [argument, slot] : arguments) {
+        const detail::ValuePlace& place = call_.places()[slot];
+        const std::uint32_t at = slots->arguments[node.first_argument + argument];
+        slots->bindings.push_back(
+            {at, static_cast<std::uint32_t>(place.size), static_cast<std::uint32_t>(place.offset), nullptr});
+        std::memcpy(slots->fields.data() + at, call_.values + place.offset, place.size);
+      }
+      node.binding_count = static_cast<std::uint32_t>(arguments.size());
+
+      ArgumentPointers pointers = slots->pointers_to_arguments(node);
+      CUDA_KERNEL_NODE_PARAMS params = content.kernel;
+      params.kernelParams = pointers.data();
+      const CUresult result = driver().set_kernel_params(graph_.nodes[index], &params);
+      if (result != CUDA_SUCCESS) {
+        return cuda_failure("cudaGraphKernelNodeSetParams", static_cast<cudaError_t>(result));
+      }
     }
     return absl::OkStatus();
   }
 
  private:
-  using Arguments = std::map<std::uint32_t, std::uint32_t>;  // From an argument's index to its slot.
-
   absl::Status add(std::size_t number, const BoundArgument& bound, std::uint32_t index) {
     const NodeContent& node = reading_.content.nodes[index];
     const std::string what = absl::StrCat("node ", index, ", ", kind_of(node), ", ");
@@ -104,35 +123,11 @@ class Binder {
     return absl::OkStatus();
   }
 
-  absl::Status bind(std::uint32_t index, const Arguments& arguments, Slots* slots) {
-    const NodeContent& content = reading_.content.nodes[index];
-    SlotNode& node = add_slot_node(reading_.content, index, slots);
-    if (node.function == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("node ", index, ", ", kind_of(content), ": the driver cannot set its arguments"));
-    }
-    for (const auto& [argument, slot] : arguments) {
-      const detail::ValuePlace& place = call_.places()[slot];
-      const std::uint32_t at = slots->arguments[node.first_argument + argument];
-      slots->bindings.push_back(
-          {at, static_cast<std::uint32_t>(place.size), static_cast<std::uint32_t>(place.offset), nullptr});
-      std::memcpy(slots->fields.data() + at, call_.values + place.offset, place.size);
-    }
-    node.binding_count = static_cast<std::uint32_t>(arguments.size());
-
-    ArgumentPointers pointers;
-    slots->point_to_arguments(node, &pointers);
-    CUDA_KERNEL_NODE_PARAMS params = content.kernel;
-    params.kernelParams = pointers.data();
-    const CUresult result = driver().set_kernel_params(graph_.nodes[index], &params);
-    if (result == CUDA_SUCCESS) return absl::OkStatus();
-    return cuda_failure("cudaGraphKernelNodeSetParams", static_cast<cudaError_t>(result));
-  }
-
   Template& graph_;
   const Reading& reading_;
   const detail::Call& call_;
-  std::map<std::uint32_t, Arguments> bound_;  // Keyed by node.
+  // The slot of each bound argument, by its node's index and its own.
+  std::map<std::uint32_t, std::map<std::uint32_t, std::uint32_t>> bound_;
 };
 
 // Fills in the template and its content.

@@ -45,7 +45,8 @@ class Recording {
   // takes precedence.
   absl::Status invoke();
 
-  void launch(cudaStream_t stream, const void* kernel, const LaunchShape& shape, const ArgView* args,
+  // A library's kernel is the recorder's own: its call has begun.
+  void launch(cudaStream_t stream, const void* kernel, bool of_library, const LaunchShape& shape, const ArgView* args,
               std::size_t count);
   void memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView bytes, cudaMemcpyKind kind);
   void memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView bytes);
@@ -82,7 +83,7 @@ class Recording {
 
   // Id of the capture that the run's stream is part of, or 0. While a part is captured, the id of the part's capture.
   unsigned long long capture_id();
-  bool has_broken_part() const { return inner_.is_broken; }
+  bool has_broken_part() const { return has_broken_part_; }
 
   // What `fn` leaves, as far as the recorder's calls say it.
   Captured& captured() { return captured_; }
@@ -100,21 +101,11 @@ class Recording {
     cudaStream_t stream = nullptr;
     unsigned long long id = 0;  // Of its capture.
   };
-  struct Inner {
-    Part* part = nullptr;  // The one that is being captured, or null.
-    bool is_broken = false;
-    // Destroyed after the capture.
-    std::vector<OwnedGraph> graphs;
-    std::vector<OwnedStream> streams;
-  };
   // The graph's nodes use this code or memory of the library.
   void need(std::shared_ptr<void> what);
   // The recording whose capture this one is part of.
   Recording& outermost() { return mode_ == Mode::kInlined && active_recording != nullptr ? *active_recording : *this; }
 
-  // Begins a node with `fields_size` bytes of fields. Until keep_node() or the next begin() it is the last of
-  // slots_.nodes.
-  SlotNode begin(std::size_t fields_size);
   // Writes an argument's value for this run into the block of fields. If the argument is a slot, the field follows it.
   // Returns false if the slot belongs to another call of `fn`.
   bool take(SlotNode& node, const ArgView& arg, std::size_t field);
@@ -126,16 +117,13 @@ class Recording {
   absl::Status broken(std::string_view call, cudaError_t error) const;
   // Keeps the node just captured on `stream` if one of its fields follows a slot.
   void keep_node(cudaStream_t stream, SlotNode node, cudaGraphNodeType type);
-  void skip_empty(const ArgView& bytes);
   // The kind and device of the memory at an address. Unknown memory counts as managed memory, which is treated most
   // carefully.
   cudaPointerAttributes attributes_of(const void* memory) const;
-  // Makes the run fail if no memory has so many bytes.
-  bool is_size(const char* call, std::size_t bytes);
+  // Whether there is work for so many bytes. Makes the run fail if no memory has them.
+  bool is_work(const char* call, const ArgView& arg, std::size_t bytes);
   // Makes the run fail if a kernel that accesses this memory would lose the context (docs/semantics.md).
   bool reaches(const char* call, const void* memory);
-  void launch(cudaStream_t stream, const void* kernel, bool of_library, const LaunchShape& shape, const ArgView* args,
-              std::size_t count);
 
   const cudaStream_t stream_;
   const Call& call_;
@@ -152,7 +140,11 @@ class Recording {
   Slots& slots_ = captured_.content.slots;
   std::vector<cudaGraphNode_t> slot_nodes_;  // The handles of slots_.nodes.
   bool in_part_ = false;                     // Whether a part is being recorded.
-  Inner inner_;
+  Part* open_part_ = nullptr;                // The one that is being captured, or null.
+  bool has_broken_part_ = false;
+  // Those of parts, destroyed after the capture.
+  std::vector<OwnedGraph> part_graphs_;
+  std::vector<OwnedStream> part_streams_;
 };
 
 }  // namespace detail

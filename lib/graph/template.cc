@@ -5,11 +5,16 @@
 namespace graphcache {
 namespace {
 
-// Hold this mutex while cloning or instantiating the graph. The result shares it.
-const Kin& kin_of(OwnedGraph& graph) {
-  Kin& kin = graph.get_deleter().kin;
+// Makes a clone or an executable of a graph while it holds the graph's mutex, which the result shares.
+template <class Handle, class Make>
+cudaError_t make_kin(OwnedGraph& of, Handle* out, const Make& make) {
+  Kin& kin = of.get_deleter().kin;
   if (kin == nullptr) kin = std::make_shared<Mutex>();
-  return kin;
+  MutexLock lock(*kin);
+  typename Handle::pointer made = nullptr;
+  const cudaError_t error = make(&made);
+  if (error == cudaSuccess) *out = Handle(made, {kin});
+  return error;
 }
 
 }  // namespace
@@ -20,21 +25,11 @@ std::uint64_t next_id() {
 }
 
 cudaError_t clone(OwnedGraph& original, OwnedGraph* out) {
-  const Kin& kin = kin_of(original);
-  MutexLock lock(*kin);
-  cudaGraph_t graph = nullptr;
-  const cudaError_t error = cudaGraphClone(&graph, original.get());
-  if (error == cudaSuccess) *out = OwnedGraph(graph, {kin});
-  return error;
+  return make_kin(original, out, [&](cudaGraph_t* graph) { return cudaGraphClone(graph, original.get()); });
 }
 
 cudaError_t instantiate(OwnedGraph& base, unsigned long long flags, GraphExec* out) {
-  const Kin& kin = kin_of(base);
-  MutexLock lock(*kin);
-  cudaGraphExec_t executable = nullptr;
-  const cudaError_t error = cudaGraphInstantiate(&executable, base.get(), flags);
-  if (error == cudaSuccess) *out = GraphExec(executable, {kin});
-  return error;
+  return make_kin(base, out, [&](cudaGraphExec_t* exec) { return cudaGraphInstantiate(exec, base.get(), flags); });
 }
 
 CallResult list_nodes(cudaGraph_t graph, std::vector<cudaGraphNode_t>* nodes) {
@@ -45,6 +40,21 @@ CallResult list_nodes(cudaGraph_t graph, std::vector<cudaGraphNode_t>* nodes) {
     if (count != 0) error = cudaGraphGetNodes(graph, nodes->data(), &count);
   }
   return {"cudaGraphGetNodes", error};
+}
+
+SlotNode Slots::begin(std::size_t fields_size) {
+  const SlotNode none;
+  const SlotNode& last = nodes.empty() ? none : nodes.back();
+  arguments.resize(last.first_argument + last.argument_count);
+  bindings.resize(last.first_binding + last.binding_count);
+  fields.resize(last.fields + last.fields_size);
+  SlotNode node;
+  node.fields = static_cast<std::uint32_t>(detail::align_up(fields.size(), alignof(std::max_align_t)));
+  node.fields_size = static_cast<std::uint32_t>(fields_size);
+  node.first_argument = static_cast<std::uint32_t>(arguments.size());
+  node.first_binding = static_cast<std::uint32_t>(bindings.size());
+  fields.resize(node.fields + fields_size);
+  return node;
 }
 
 CallResult Template::clone(Template* out) {

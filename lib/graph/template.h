@@ -80,7 +80,6 @@ struct SlotNode {
   bool is_of_device = false;      // Whether that is the context of the cache's device.
   // The kernel, if it is not: a green context's node takes no function (docs/semantics.md).
   CUkernel foreign = nullptr;
-  cudaMemcpyKind kind = cudaMemcpyDefault;  // The kind of a memcpy node.
   // The devices of the memory that a copy or set was captured with, known if its size is a slot.
   int dst_device = kHostMemory, src_device = kHostMemory;
   // Whether this end of a copy is a slot that must not become pageable memory.
@@ -104,10 +103,12 @@ struct Slots {
 
   // The slot node with this index, or null.
   const SlotNode* node(std::uint32_t index) const {
-    const auto found = std::lower_bound(nodes.begin(), nodes.end(), index,
-                                        [](const SlotNode& one, std::uint32_t i) { return one.index < i; });
+    const auto found = std::ranges::lower_bound(nodes, index, {}, &SlotNode::index);
     return found != nodes.end() && found->index == index ? &*found : nullptr;
   }
+  // Begins a node with so many bytes of fields, which are 0. It is kept by adding it to `nodes`. If the one that was
+  // begun before was not, that one is dropped.
+  SlotNode begin(std::size_t fields_size);
   template <class Fields>
   Fields& as(const SlotNode& node) {
     return *reinterpret_cast<Fields*>(fields.data() + node.fields);
@@ -120,11 +121,12 @@ struct Slots {
     }
     return nullptr;
   }
-  void point_to_arguments(const SlotNode& node, ArgumentPointers* out) {
-    out->clear();
+  ArgumentPointers pointers_to_arguments(const SlotNode& node) {
+    ArgumentPointers pointers;
     for (std::uint32_t i = 0; i < node.argument_count; ++i) {
-      out->push_back(fields.data() + arguments[node.first_argument + i]);
+      pointers.push_back(fields.data() + arguments[node.first_argument + i]);
     }
+    return pointers;
   }
 };
 

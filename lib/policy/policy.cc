@@ -121,9 +121,8 @@ void Policy::refuse_device_updates(KeyId key) {
 
 std::size_t Policy::bytes(KeyId key) const {
   const Entry& entry = entries_[key];
-  if (entry.kind == Kind::kNone) return 0;
-  const bool is_table = entry.kind == Kind::kTable;
-  return entry.facts.bytes + (is_table ? entry.facts.table_bytes + entry.of_class->set_bytes : 0);
+  if (!is_live(key)) return 0;
+  return entry.facts.bytes + (has_table(key) ? entry.facts.table_bytes + entry.of_class->set_bytes : 0);
 }
 
 void Policy::set_kind(KeyId key, Kind kind) {
@@ -153,9 +152,7 @@ KeyId Policy::find_oldest(absl::FunctionRef<Use(KeyId)> last_use, absl::Function
     if (key == kNoKey) return key;
     const Use use = last_use(key);
     if (use > entries_[key].last_use && ++moves <= kMostPassed) {
-      unlink(key);
-      entries_[key].last_use = use;
-      link(key);
+      used(key, use);
     } else if (suits(key)) {
       return key;
     } else {

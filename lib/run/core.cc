@@ -162,7 +162,7 @@ absl::Status Core::begin(cudaStream_t stream) {
   // Whether no option requires other work before a hit.
   const bool is_usual =
       enabled && !options.inline_in_foreign_capture && options.verify_every == 0 && !audience->wants_launches();
-  if (is_usual) hits->late_error = &device->memory->late_error();
+  if (is_usual) hits->late_error = &device->memory->late_error;
   return absl::OkStatus();
 }
 
@@ -173,9 +173,7 @@ absl::Status Core::status() const {
   return copy_of(fatal_.ok() ? not_begun_ : fatal_);
 }
 
-// What is lost has no handles any more.
 absl::Status Core::check_context() const {
-  if (!has_begun() || lost_) return absl::OkStatus();
   std::uint64_t context = 0;
   const CallResult found = find_context(options.device, &context);
   if (found.error != cudaSuccess) return cuda_failure(found.call, found.error);
@@ -252,15 +250,17 @@ void Core::give_up(Entry& entry, Loss why, bool and_template, absl::Status error
   if (and_template && entry.graphs != nullptr) bury_template(entry, why);
 }
 
-// Allocates nothing if nobody listens, because it is called while a run ends.
-void Core::bury(Store::Gone gone, bool set_aside) {
-  if (gone == nullptr) return;
+// Returns whether there were any. Allocates nothing if nobody listens, because it is called while a run ends.
+bool Core::bury_gone(bool set_aside) {
+  Entry* const gone = store.take_gone();
+  if (gone == nullptr) return false;
   for (Entry* entry = gone; entry != nullptr; entry = entry->older) {
     const auto runs = entry->counts();
     audience->mark({.kind = EventKind::kErase, .key = entry->key, .entry = entry->number(), .runs = &runs});
     if (entry->graphs != nullptr) bury_template(*entry, Loss::kErased, set_aside);
   }
   store.recycle(gone);
+  return true;
 }
 
 void Core::tidy_up(const LaunchStream& stream) {
@@ -269,12 +269,12 @@ void Core::tidy_up(const LaunchStream& stream) {
     bury_template(*surplus, Loss::kTemplates);
     unlock(surplus);
   }
-  bury(store.take_gone());
+  bury_gone();
   device->graveyard.collect(stream);
 }
 
 CallResult Core::collect_all() {
-  bury(store.take_gone());
+  bury_gone();
   return device->graveyard.collect_all(device->memory.get());
 }
 
@@ -287,8 +287,12 @@ void Core::trim() {
 std::size_t Core::erase(absl::Span<const Key> keys) {
   constexpr std::size_t kAtOnce = 64;  // Limit for each time the store's lock is held.
   std::size_t found = 0;
-  for (std::size_t i = 0; i < keys.size(); i += kAtOnce) bury(store.erase(keys.subspan(i, kAtOnce), &found));
-  bury(store.wake());  // A run that was just ending may not have seen that its entry was erased.
+  for (std::size_t i = 0; i < keys.size(); i += kAtOnce) {
+    found += store.erase(keys.subspan(i, kAtOnce));
+    bury_gone();
+  }
+  store.wake();  // A run that was just ending may not have seen that its entry was erased.
+  bury_gone();
   if (!has_begun() || !is_here()) return found;
   device->graveyard.collect_all(nullptr, /*is_patient=*/true);
   return found;
@@ -309,10 +313,11 @@ void Core::clear() {
 // The store's lock is not fair: runs get it while this thread sleeps.
 void Core::drop_all() {
   constexpr std::chrono::microseconds kPause(20);
-  for (std::size_t next = 0; next < store.ids();) {
-    if (next > 0) std::this_thread::sleep_for(kPause);
-    bury(store.erase_some(&next), /*set_aside=*/true);
+  for (std::size_t next = 0; store.erase_some(&next);) {
+    bury_gone(/*set_aside=*/true);
+    std::this_thread::sleep_for(kPause);
   }
+  bury_gone(/*set_aside=*/true);
   if (!has_begun()) return;
   if (const CallResult lost = collect_all(); lost.error != cudaSuccess) {
     return lose(cuda_failure(lost.call, lost.error));

@@ -59,12 +59,12 @@ class Core {
   void log(std::string_view text, bool to_stderr = false) const noexcept;
   void log(const Key& key, std::string_view what, std::string_view before = "", bool to_stderr = false) const noexcept;
 
-  void unlock(Entry* locked) { destroy(store.unlock(locked)); }
+  void unlock(Entry* locked) {
+    if (store.unlock(locked)) destroy_gone();
+  }
   // Puts what erased entries had into the graveyard, and destroys what is over. Does nothing if there are none.
-  void destroy(Store::Gone gone) {
-    if (gone == nullptr) return;
-    bury(gone);
-    if (is_here()) device->graveyard.collect_all();
+  void destroy_gone() {
+    if (bury_gone() && is_here()) device->graveyard.collect_all();
   }
 
   // The entry, which is locked, loses its executable or the promise of one, and perhaps its template.
@@ -114,7 +114,7 @@ class Core {
 
   void lose(const absl::Status& why);
   void drop_all();
-  void bury(Store::Gone gone, bool set_aside = false);
+  bool bury_gone(bool set_aside = false);
 
   std::atomic<bool> has_begun_{false};
   std::atomic<bool> is_begun_{false};  // Since the last clear().
@@ -141,8 +141,6 @@ class Operation {
     span_.event.status = absl::CancelledError("");  // Until it is done.
   }
   ~Operation() { Totals::add(time_, begin_); }
-  Operation(const Operation&) = delete;
-  Operation& operator=(const Operation&) = delete;
 
   void done(const CallResult& result) { span_.event.status = result.status(); }
 

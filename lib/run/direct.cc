@@ -45,7 +45,7 @@ absl::StatusOr<Outcome> Run::run_nested() {
     refuse(
         "a run with params or values was made inside another run's fn: a graph of the outer run could not update them");
   }
-  auto outcome = inside && !call_.makes_graph() ? run_inlined() : count_inlined();
+  auto outcome = inside && !call_.makes_graph() ? run_inlined() : core_.hits->counts.add(Outcome::kInlined);
   if (outcome.ok()) std::move(fails).Cancel();
   return outcome;
 }
@@ -64,12 +64,7 @@ absl::StatusOr<Outcome> Run::run_inlined() {
   absl::Status status =
       detail::Recording(stream_, call_, detail::Recording::Mode::kInlined, core_.device->setter).invoke();
   if (!status.ok()) return failed(std::move(status));
-  return count_inlined();
-}
-
-Outcome Run::count_inlined() {
-  core_.hits->counts.add(Outcome::kInlined);
-  return Outcome::kInlined;
+  return core_.hits->counts.add(Outcome::kInlined);
 }
 
 absl::StatusOr<Outcome> Run::run_disabled() {
@@ -87,7 +82,9 @@ absl::StatusOr<Outcome> Run::run_directly(EagerReason reason) {
   Entry* const entry = entry_.get();
   if (entry != nullptr) core_.store.enter(entry);
   const absl::Cleanup leave = [&] {
-    if (entry != nullptr) core_.destroy(core_.store.leave(entry));
+    if (entry == nullptr) return;
+    core_.store.leave(entry);
+    core_.destroy_gone();
   };
   entry_.reset();
   LastErrorGuard last_error;

@@ -22,7 +22,10 @@ namespace detail {
 // Counts the outcomes of all runs of a cache without its lock. So stats() need not walk over the entries.
 class RunCounts {
  public:
-  void add(Outcome outcome) { add(static_cast<std::size_t>(outcome), 1); }
+  Outcome add(Outcome outcome) {
+    add(static_cast<std::size_t>(outcome), 1);
+    return outcome;
+  }
   void add_patched_nodes(std::uint64_t nodes) { add(kOutcomeCount, nodes); }
 
   void add_to(Stats& stats) const {
@@ -57,8 +60,8 @@ struct Hits {
   std::atomic<Cache*> cache{nullptr};  // Null once the cache has been destroyed.
   // A device-side error of an evicted executable. Until the first run, and in caches whose hits need more than a
   // launch, a value that is never cudaSuccess.
-  static inline const std::atomic<int> kUnusual{-1};
-  std::atomic<const std::atomic<int>*> late_error{&kUnusual};
+  static inline const std::atomic<cudaError_t> kUnusual{cudaErrorUnknown};
+  std::atomic<const std::atomic<cudaError_t>*> late_error{&kUnusual};
   std::atomic<std::uint64_t> epoch{1};  // Grows with each run that is not a hit.
   RunCounts counts;
 

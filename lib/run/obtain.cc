@@ -13,16 +13,6 @@
 #include "run/run.h"
 
 namespace graphcache {
-namespace {
-
-// "node 12, kernel add(float*): the type of the node differs".
-std::string text_of_refusal(const Content& content, const BroughtOver& brought) {
-  if (!brought.refused_node || *brought.refused_node >= content.nodes.size()) return brought.refusal;
-  return absl::StrCat("node ", *brought.refused_node, ", ", kind_of(content.nodes[*brought.refused_node]), ": ",
-                      brought.refusal);
-}
-
-}  // namespace
 
 // The entry, which has a template and no executable, joins the family of the stream, if it can have siblings.
 absl::Status Run::find_family() {
@@ -51,48 +41,43 @@ void Run::read_graph(Entry& entry) {
 Run::Obtained Run::obtain() {
   for (;;) {  // Repeats after each refusal.
     Held lender(nullptr, {core_});
-    Offer offer;
     ParameterTable::Set set;
-    Plan plan;
-    if (!decide(lender, offer, /*may_evict=*/true, &plan)) {
-      if (!make_offer(lender, &offer, &set)) continue;
-      (void)decide(lender, offer, /*may_evict=*/true, &plan);
+    std::optional<Plan> plan = decide(lender, set, /*may_evict=*/true);
+    if (!plan) {
+      if (!make_set(lender, &set)) continue;
+      plan = decide(lender, set, /*may_evict=*/true);
     }
-    if (plan.action != Plan::Action::kBorrow) {
+    if (plan->action != Plan::Action::kBorrow) {
       lender.reset();
-      return plan.action == Plan::Action::kDirect ? Obtained() : buy(plan, /*may_evict=*/true);
+      return plan->action == Plan::Action::kDirect ? Obtained() : buy(*plan, /*may_evict=*/true);
     }
-    if (std::optional<Obtained> obtained = take_over(lender, plan, set)) return *obtained;
+    if (std::optional<Obtained> obtained = take_over(lender, *plan, set)) return *obtained;
   }
 }
 
-// Fills in what the entry could borrow, and makes the parameter set that the lender's table would get, if it has a
-// table without one. Returns false if that table cannot hold it.
-bool Run::make_offer(const Held& lender, Offer* offer, ParameterTable::Set* set) {
-  offer->lender = lender->id;
+// Makes the parameter set that the lender's table would get, if it has a table without one. Returns false if that table
+// cannot hold it.
+bool Run::make_set(const Held& lender, ParameterTable::Set* set) {
   UpdatedExecutable* const executable = executable_of(*lender)->updated();
   const ParameterTable* const table = executable == nullptr ? nullptr : executable->table();
   if (table == nullptr || table->has(*own().content)) return true;
   if (!table->can_hold(*own().content)) {
-    core_.store.refuse(entry_.get(), Store::Refused::kSets);
+    core_.store.refuse(entry_.get(), &Policy::refuse_sets);
     return false;
   }
   *set = table->make_set(*own().content);
-  offer->set_bytes = set->bytes.size();
   return true;
 }
 
 // See Store::decide(). What the plan evicts is gone, and the lender that it borrows from is held.
-bool Run::decide(Held& lender, const Offer& offer, bool may_evict, Plan* plan) {
-  Store::Decision made;
-  const bool is_decided = core_.store.decide(entry_.get(), lender.get(), offer, may_evict, &made);
+std::optional<Plan> Run::decide(Held& lender, const ParameterTable::Set& set, bool may_evict) {
+  Store::Decision made = core_.store.decide(entry_.get(), lender.get(), set.bytes.size(), may_evict);
   for (Entry* const victim : made.victims) evict(victim, /*unlocks=*/victim != lender.get());
   if (made.lender != lender.get()) lender.reset(made.lender);
-  if (is_decided && made.plan.action == Plan::Action::kBorrow) {
+  if (made.plan && made.plan->action == Plan::Action::kBorrow) {
     core_.audience->mark(Core::event_of(EventKind::kLend, *lender, Loss::kLent));
   }
-  *plan = std::move(made.plan);
-  return is_decided;
+  return std::move(made.plan);
 }
 
 // The store has evicted this entry.
@@ -124,9 +109,9 @@ std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan, cons
   if (with_table != nullptr) {
     // No other set can be written to a table whose first launch failed, so it is made anew.
     if (!with_table->is_in_place()) return std::nullopt;
-    if (!with_table->table()->has(*own().content)) brought.result = add_set(*with_table, set);
+    if (!with_table->table()->has(*own().content)) brought.result = with_table->add_set(*own().content, set);
     if (brought.result.error != cudaSuccess && !is_fatal(brought.result.error)) {
-      core_.store.refuse(entry_.get(), Store::Refused::kDeviceUpdates);
+      core_.store.refuse(entry_.get(), &Policy::refuse_device_updates);
       return std::nullopt;
     }
     if (brought.result.error == cudaSuccess) brought = with_table->switch_set(own().content, call_);
@@ -138,13 +123,13 @@ std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan, cons
     if (brought.result.error != cudaSuccess) {
       undo();
       if (is_fatal(brought.result.error)) return Obtained{.result = brought.result};
-      core_.store.refuse(entry_.get(), Store::Refused::kSiblings);
+      core_.store.refuse(entry_.get(), &Policy::refuse_siblings);
       return std::nullopt;
     }
     brought = executable.bring_over(own().graph, own().content, call_);
   }
   core_.hits->counts.add_patched_nodes(brought.patched_nodes);
-  totals.updates += static_cast<std::uint64_t>(brought.updates);
+  totals.updates += with_table == nullptr && brought.refusal == nullptr ? 1 : 0;
   if (brought.result.error == cudaSuccess) {
     std::move(drop).Cancel();
     own().executable = take_executable(*lender);
@@ -155,9 +140,13 @@ std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan, cons
   }
   brought.whole ? undo() : std::move(drop).Invoke();
   if (brought.refusal != nullptr) {
-    const std::string refusal = text_of_refusal(*own().content, brought);
+    std::string refusal = brought.refusal;
+    if (const auto node = brought.refused_node; node && *node < own().content->nodes.size()) {
+      // "node 12, kernel add(float*): the type of the node differs".
+      refusal = absl::StrCat("node ", *node, ", ", kind_of(own().content->nodes[*node]), ": ", refusal);
+    }
     ++totals.refused_updates;
-    core_.store.refuse(entry_.get(), Store::Refused::kSiblings, refusal);
+    core_.store.refuse(entry_.get(), &Policy::refuse_siblings, refusal);
     core_.log(key_, absl::StrCat("the runtime refused an update between two graphs that look alike: the key shares no "
                                  "executables; ",
                                  refusal));
@@ -165,13 +154,6 @@ std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan, cons
   }
   update.done(brought.result);
   return Obtained{.result = brought.result, .why = EagerReason::kRefused};
-}
-
-// Adds the entry's parameter set to a table.
-CallResult Run::add_set(UpdatedExecutable& with_table, const ParameterTable::Set& set) {
-  RelaxedCaptureMode relaxed;
-  const CallResult added = with_table.table()->add(*own().content, set);
-  return added.error == cudaSuccess ? with_table.mark_ready() : added;
 }
 
 // Instantiates the executable that the policy has promised to the entry. If memory runs out, evicts one more
@@ -228,27 +210,19 @@ CallResult Run::instantiate(Plan& plan) {
     if (result.error == cudaSuccess || is_fatal(result.error)) return result;
     plan.action = Plan::Action::kOwn;
     plan.writes_slots = false;
-    core_.store.refuse(entry_.get(), Store::Refused::kDeviceUpdates);
+    core_.store.refuse(entry_.get(), &Policy::refuse_device_updates);
   }
   return {"cudaGraphInstantiate", Executable::instantiate(of.graph, of.content, flags, device.scratch, &of.executable)};
 }
 
 // Adds the entry's set to the lender's table, if it has one and there is room.
 absl::Status Run::warm_set(Held& lender) {
-  Offer offer;
   ParameterTable::Set set;
-  if (!make_offer(lender, &offer, &set) || set.bytes.empty()) return absl::OkStatus();
-  if (!core_.store.add_set(lender.get(), offer.set_bytes)) return absl::OkStatus();
-  UpdatedExecutable& with_table = *executable_of(*lender)->updated();
-  const CallResult done = add_set(with_table, set);
+  if (!make_set(lender, &set) || set.bytes.empty()) return absl::OkStatus();
+  if (!core_.store.add_set(lender.get(), set.bytes.size())) return absl::OkStatus();
+  const CallResult done = executable_of(*lender)->updated()->add_set(*own().content, set);
   if (done.error == cudaSuccess) return absl::OkStatus();
-  if (!is_fatal(done.error)) {
-    if (with_table.table()->has(*own().content)) {
-      core_.give_up(*lender, Loss::kFailed);  // Without the event a launch would not wait for the set.
-    } else {
-      core_.store.take_back_set(lender.get(), offer.set_bytes);
-    }
-  }
+  if (!is_fatal(done.error)) core_.store.take_back_set(lender.get(), set.bytes.size());
   return failed(cuda_failure(done.call, done.error));
 }
 

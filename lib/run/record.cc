@@ -4,7 +4,6 @@
 #include <absl/strings/str_join.h>
 
 #include <chrono>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -117,7 +116,7 @@ void Run::note_strays(const std::vector<std::string>& strays) {
     CacheEvent event = Core::event_of(EventKind::kStray, *entry_);
     event.text = stray;
     core_.audience->mark(event);
-    if (!core_.store.note(entry_.get(), &Notes::stray_work, stray,
+    if (!core_.store.note(entry_.get(), &Entry::stray_work, stray,
                           [&](const std::string& text) { return text == stray; }))
       continue;
     core_.log(key_,
@@ -125,18 +124,6 @@ void Run::note_strays(const std::vector<std::string>& strays) {
                            ": it runs now, and no replay repeats it: enqueue it on rec.stream() or on a stream forked "
                            "from it, by an asynchronous call"));
   }
-}
-
-// Makes what the entry will have of a recording, except what is known of values.
-std::unique_ptr<Recorded> Run::make_recorded(Captured* captured) {
-  auto made = std::make_unique<Recorded>();
-  made->content = std::make_shared<Content>(std::move(captured->content));
-  made->content->key = entry_->key;
-  made->content->entry = entry_->number();
-  made->recorded_on = stream_;
-  made->graph = std::move(captured->graph);
-  made->kept = std::move(captured->kept);
-  return made;
 }
 
 }  // namespace graphcache

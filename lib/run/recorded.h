@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "cuda/handles.h"
 #include "exec/executable.h"
@@ -33,9 +32,6 @@ struct Recorded : EntryGraphs {
   cudaStream_t recorded_on = nullptr;      // The stream of the run that recorded it.
 
   const Template& readable() const { return graph.empty() ? executable->base() : graph; }
-  std::vector<ValueInfo> infos() const {
-    return values == nullptr ? std::vector<ValueInfo>() : values->infos(*content);
-  }
 };
 
 // Of an entry that is not cold.

@@ -9,16 +9,6 @@
 #include "graph/outside.h"
 
 namespace graphcache {
-namespace {
-
-// The thread gets no context, without which the driver would crash.
-constexpr CallResult kNoContext = {"cuCtxGetCurrent", cudaErrorDeviceUninitialized, /*latches=*/false};
-
-void remember(detail::Remembered* remembered, Entry* entry, const detail::Site& site) {
-  if (remembered != nullptr) *remembered = {entry, entry->life, site};
-}
-
-}  // namespace
 
 absl::StatusOr<Outcome> run(Core& core, const Key& key, cudaStream_t given, const detail::Call& call,
                             detail::Remembered* remembered) {
@@ -26,7 +16,7 @@ absl::StatusOr<Outcome> run(Core& core, const Key& key, cudaStream_t given, cons
   Entry* const known = core.hits->are_usual() ? core.store.find_free(key, call.site) : nullptr;
   cudaError_t error = cudaSuccess;
   if (known != nullptr && known->is_ready_for(stream, call.values, call.values_size)) {
-    remember(remembered, known, call.site);
+    if (remembered != nullptr) *remembered = {known, known->life, call.site};
     error = core.hits->launch(*known);
     if (error == cudaSuccess) {
       core.unlock(known);
@@ -51,7 +41,7 @@ Run::Run(Core& core, const Key& key, cudaStream_t stream, const detail::Call& ca
 // The store may have found entries that are gone, also if the run has failed early.
 Run::~Run() {
   entry_.reset();
-  core_.destroy(core_.store.take_gone());
+  core_.destroy_gone();
 }
 
 // Turns the library's own exceptions, when memory runs out, into errors of the run. Exceptions of `fn` pass through.
@@ -89,7 +79,7 @@ absl::StatusOr<Outcome> Run::find_and_run() {
   if (options.verify_every != 0 && !call_.makes_graph()) {
     if (auto outcome = verify_hit()) return *std::move(outcome);
   }
-  if (executable() != nullptr && covers_values() && core_.device->memory->late_error() == cudaSuccess &&
+  if (executable() != nullptr && covers_values() && core_.device->memory->late_error == cudaSuccess &&
       (own().stream.handle == stream_ || core_.known_streams.contains(stream_))) {
     return launch(Outcome::kReplayed, Outcome::kPatched);
   }
@@ -106,23 +96,19 @@ void Run::claim() {
   }
   if (entry_ == nullptr) entry_.reset(core_.store.find_free(key_, site_));
   if (entry_ == nullptr) entry_.reset(core_.store.claim(key_, site_));
+  if (entry_->retry.left == Retry::kNew) entry_->retry.left = core_.options.capture_after;
   entry_->used_in = core_.hits->epoch.load(std::memory_order_relaxed);
   entry_->used_at = ++detail::this_thread.uses;
-  remember(remembered_, entry_.get(), call_.site);
-}
-
-// Returns whether an entry that is to be captured could have an executable now, so that no capture is wasted.
-bool Run::begin_slowly() {
-  if (entry_->retry.left == Retry::kNew) entry_->retry.left = core_.options.capture_after;
-  return core_.store.begin(entry_.get(), /*captures=*/executable() == nullptr && !covers_values());
+  if (remembered_ != nullptr) *remembered_ = {entry_.get(), entry_->life, call_.site};
 }
 
 // A run that is not a hit on a known stream.
 absl::StatusOr<Outcome> Run::run_slowly() {
   Scope scope(*this);
-  const bool may_run_a_graph = begin_slowly();
+  const bool may_run_a_graph =
+      core_.store.begin(entry_.get(), /*captures=*/executable() == nullptr && !covers_values());
   if (absl::Status unfit = check(); !unfit.ok()) return failed(std::move(unfit));
-  if (const cudaError_t late = core_.device->memory->take_late_error(); late != cudaSuccess) {
+  if (const cudaError_t late = core_.device->memory->late_error.exchange(cudaSuccess); late != cudaSuccess) {
     return failed(cuda_failure("an update of a node by the device, in an executable that was evicted", late));
   }
   if (executable() != nullptr && covers_values()) return launch(Outcome::kReplayed, Outcome::kPatched);
@@ -167,7 +153,13 @@ absl::Status Run::capture_template() {
     report->event.captured = graph;
     report.reset();
   };
-  made = make_recorded(&captured);
+  made = std::make_unique<Recorded>();
+  made->kept = std::move(captured.kept);
+  made->content = std::make_shared<Content>(std::move(captured.content));
+  made->content->key = entry_->key;
+  made->content->entry = entry_->number();
+  made->recorded_on = stream_;
+  made->graph = std::move(captured.graph);
   if (!is_first) {
     tell();  // Now, because the captures that a listener sees do not overlap.
     if (own().values != nullptr) made->values = std::make_unique<FoundValues>(*own().values);
@@ -177,13 +169,13 @@ absl::Status Run::capture_template() {
   }
   Content& content = *made->content;
   if (core_.options.verify_every != 0 && !call_.makes_graph()) note_allocations(made->graph, &content);
-  if (is_first || !update_to(made)) {
-    if (!is_first) core_.give_up(*entry_, Loss::kValues, /*and_template=*/true);
-    // If it throws, the entry has none.
-    core_.store.captured(entry_.get(), facts_of(content), content.node_count + content.inner_node_count,
-                         content.slots.nodes.size(), made->infos());
-    entry_->graphs = std::move(made);
-  }
+  std::vector<ValueInfo> infos;
+  if (made->values != nullptr) infos = made->values->infos(content);
+  if (!is_first && !update_to(*made)) core_.give_up(*entry_, Loss::kValues, /*and_template=*/true);
+  // If it throws, the entry has none.
+  core_.store.captured(entry_.get(), facts_of(content), content.node_count + content.inner_node_count,
+                       content.slots.nodes.size(), std::move(infos));
+  entry_->graphs = std::move(made);
   std::move(in_vain).Cancel();
   tell();
   return absl::OkStatus();
@@ -205,7 +197,7 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome, Outcome if_patched) {
   Executable& executable = *own().executable;
   own().stream.follow(where_);
   if (const cudaError_t error = executable.take_device_error(); error != cudaSuccess) {
-    core_.store.refuse(entry_.get(), Store::Refused::kDeviceUpdates);
+    core_.store.refuse(entry_.get(), &Policy::refuse_device_updates);
     core_.give_up(*entry_, Loss::kFailed);
     return failed(
         cuda_failure("an update of a node by the device, in an earlier run of the key or of a sibling", error));
@@ -214,7 +206,8 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome, Outcome if_patched) {
     std::size_t patched = 0;
     // Some nodes then hold new values and some old ones.
     absl::Cleanup threw = [this] { core_.give_up(*entry_, Loss::kFailed); };
-    const CallResult result = has_context() ? executable.patch(call_, &patched) : kNoContext;
+    CallResult result{"cuCtxGetCurrent", cudaErrorDeviceUninitialized, /*latches=*/false};
+    if (has_context()) result = executable.patch(call_, &patched);  // Without one the driver would crash.
     std::move(threw).Cancel();
     core_.hits->counts.add_patched_nodes(patched);
     if (result.error != cudaSuccess) return replay_failed(result, EagerReason::kRefused);
@@ -249,8 +242,7 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome, Outcome if_patched) {
   entry_->values = executable.values();
   entry_->retry.failures = 0;
   entry_->outcomes[static_cast<int>(outcome)].add(1);
-  core_.hits->counts.add(outcome);
-  return outcome;
+  return core_.hits->counts.add(outcome);
 }
 
 // A failed patch leaves the executable in an unknown state. So does a failed launch, unless the stream is at fault;
@@ -309,7 +301,7 @@ absl::Status Run::warm() try {
   if (absl::Status why = core_.begin(stream_); !why.ok()) return failed(std::move(why));
   if (!core_.enabled) return core_.status();
   claim();
-  (void)begin_slowly();
+  (void)core_.store.begin(entry_.get());
   Scope scope(*this);
   if (absl::Status unfit = check(); !unfit.ok()) return failed(std::move(unfit));
   const bool is_covered = covers_values();
@@ -322,16 +314,16 @@ absl::Status Run::warm() try {
   if (executable() != nullptr) return absl::OkStatus();
   if (absl::Status lost = find_family(); !lost.ok()) return failed(std::move(lost));
   Held lender(nullptr, {core_});
-  Plan plan;
-  if (!decide(lender, {}, /*may_evict=*/false, &plan)) return warm_set(lender);
-  if (plan.action == Plan::Action::kDirect) return absl::OkStatus();
+  std::optional<Plan> plan = decide(lender, {}, /*may_evict=*/false);
+  if (!plan) return warm_set(lender);
+  if (plan->action == Plan::Action::kDirect) return absl::OkStatus();
   cudaStream_t stream = nullptr;
   CallResult result;
   {
     RelaxedCaptureMode relaxed;
     result = core_.device->memory->stream(&stream);
   }
-  if (result.error == cudaSuccess) result = buy(plan, /*may_evict=*/false).result;
+  if (result.error == cudaSuccess) result = buy(*plan, /*may_evict=*/false).result;
   if (result.error == cudaSuccess) {
     Operation upload(core_, EventKind::kUpload, *entry_, core_.store.totals.first_launch_time);
     result = executable()->put_in_place(stream);

@@ -38,8 +38,6 @@ class Run {
       detail::Remembered* remembered = nullptr, Entry* found = nullptr);
 
   ~Run();
-  Run(const Run&) = delete;
-  Run& operator=(const Run&) = delete;
 
   // `launched` is the error of the entry's launch, if that was tried. Throws what `fn` throws.
   absl::StatusOr<Outcome> run(cudaError_t launched = cudaSuccess);
@@ -67,7 +65,6 @@ class Run {
   absl::StatusOr<Outcome> find_and_run();
   void claim();
   absl::StatusOr<Outcome> run_slowly();
-  bool begin_slowly();
   absl::StatusOr<Outcome> record();
   absl::Status capture_template();
   absl::StatusOr<Outcome> bring_back(Outcome by_sibling, Outcome by_own);
@@ -85,7 +82,6 @@ class Run {
   absl::StatusOr<Outcome> run_disabled();
   absl::StatusOr<Outcome> run_directly(EagerReason reason);
   absl::Status launch_once();
-  Outcome count_inlined();
 
   // ---- Capturing (record.cc) ----
   // The report of a capture lasts until its graph is kept, compared or given up. It is empty if there was no stream to
@@ -94,7 +90,6 @@ class Run {
   absl::Status capture_usable(Captured* captured, Report* report);
   Captured capture_fn(const detail::Call& call, const TellBreak& tell, Report* report);
   bool capture_again(const detail::Call& call, const OtherPlace& place, Captured* out);
-  std::unique_ptr<Recorded> make_recorded(Captured* captured);
   // What the run does not keep is released behind its lock.
   void drop(const std::shared_ptr<Objects>& kept) {
     if (kept != nullptr) dropped_.splice(dropped_.end(), *kept);
@@ -105,7 +100,7 @@ class Run {
   std::uint64_t memory_of_values() const;
   bool covers_values() const;
   absl::Status learn(Recorded* made);
-  bool update_to(std::unique_ptr<Recorded>& made);
+  bool update_to(Recorded& made);
 
   // ---- Verify mode (verify_mode.cc) ----
   std::optional<absl::StatusOr<Outcome>> verify_hit();
@@ -122,11 +117,10 @@ class Run {
   absl::Status find_family();
   void read_graph(Entry& entry);
   Obtained obtain();
-  bool make_offer(const Held& lender, Offer* offer, ParameterTable::Set* set);
-  bool decide(Held& lender, const Offer& offer, bool may_evict, Plan* plan);
+  bool make_set(const Held& lender, ParameterTable::Set* set);
+  std::optional<Plan> decide(Held& lender, const ParameterTable::Set& set, bool may_evict);
   std::optional<Obtained> take_over(Held& lender, const Plan& plan, const ParameterTable::Set& set);
   void evict(Entry* victim, bool unlocks = true);
-  CallResult add_set(UpdatedExecutable& with_table, const ParameterTable::Set& set);
   Obtained buy(Plan& plan, bool may_evict);
   CallResult instantiate(Plan& plan);
   absl::Status warm_set(Held& lender);
@@ -167,8 +161,6 @@ class Run::Scope {
     }
     run_.last_error_ = nullptr;
   }
-  Scope(const Scope&) = delete;
-  Scope& operator=(const Scope&) = delete;
 
   // Makes the cache's device current. The cache is tidied up at the end of the scope.
   absl::Status enter_device() { return device_.emplace(run_.core_.options.device).status(); }
@@ -189,7 +181,10 @@ absl::StatusOr<Outcome> Run::reported(F&& f) {
     dropped_.clear();
   };
   absl::StatusOr<Outcome> outcome = f();
-  return span.end_with(std::move(outcome), reason_);
+  span.event.status = outcome.status();
+  if (outcome.ok()) span.event.outcome = *outcome;
+  if (outcome.ok() && *outcome == Outcome::kEager) span.event.reason = reason_;
+  return outcome;
 }
 
 }  // namespace graphcache

@@ -3,10 +3,8 @@
 
 #include <array>
 #include <cstring>
-#include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "graph/describe.h"
 #include "graph/outside.h"
@@ -84,32 +82,27 @@ absl::Status Run::learn(Recorded* made) {
   return absl::OkStatus();
 }
 
-// Updates the entry's executable to another graph, which the entry then has. Returns whether that was possible.
-bool Run::update_to(std::unique_ptr<Recorded>& made) {
-  const bool is_alike = made->signature && made->signature == own().signature;
+// Updates the entry's executable to another graph, which takes what the entry has. Returns whether that was possible.
+bool Run::update_to(Recorded& made) {
+  const bool is_alike = made.signature && made.signature == own().signature;
   // Once the values are found, and if that is over, the policy chooses the executable. Until then it is a plain one.
-  const bool is_for_now = !made->content->is_settled() && !own().content->is_settled();
+  const bool is_for_now = !made.content->is_settled() && !own().content->is_settled();
   if (!is_alike || executable() == nullptr || !is_for_now) return false;
-  std::vector<ValueInfo> infos = made->infos();
   LastErrorGuard last_error;
   Totals& totals = core_.store.totals;
   Operation update(core_, EventKind::kUpdate, *entry_, totals.update_time);
   entry_->exec = nullptr;
   absl::Cleanup threw = [this] { core_.give_up(*entry_, Loss::kFailed); };
-  const BroughtOver brought = executable()->bring_over(made->graph, made->content, call_);
-  totals.updates += static_cast<std::uint64_t>(brought.updates);
-  if (brought.refusal != nullptr) ++totals.refused_updates;
+  const BroughtOver brought = executable()->bring_over(made.graph, made.content, call_);
+  ++(brought.refusal == nullptr ? totals.updates : totals.refused_updates);
   update.done(brought.result);
   std::move(threw).Cancel();
   if (brought.result.error != cudaSuccess) return false;
-  made->executable = take_executable(*entry_);
-  made->grave = std::move(own().grave);
-  made->stream = own().stream;
-  made->unverified = own().unverified;
+  made.executable = take_executable(*entry_);
+  made.grave = std::move(own().grave);
+  made.stream = own().stream;
+  made.unverified = own().unverified;
   core_.bury_template(*entry_, Loss::kValues);
-  core_.store.captured(entry_.get(), facts_of(*made->content), entry_->nodes.value(), made->content->slots.nodes.size(),
-                       std::move(infos));
-  entry_->graphs = std::move(made);
   return true;
 }
 

@@ -32,9 +32,6 @@ enum class State {
   kLive,      // An executable, or a promise of one.
 };
 
-// Number of runs by outcome, hits included.
-using OutcomeCounts = std::array<std::uint64_t, kOutcomeCount>;
-
 // When a key that runs directly is captured or brought back again.
 struct Retry {
   static constexpr int kNew = -1;
@@ -71,14 +68,6 @@ inline constexpr int kMostIdentities = 16;
 // The signatures of entries, and the number of entries with each.
 using Signatures = std::unordered_map<std::string, std::size_t>;
 
-// Texts about an entry.
-struct Notes {
-  std::string refusal;              // Why the runtime last refused an update.
-  std::vector<Counted> stale;       // What verify mode found.
-  std::vector<ValueInfo> values;    // What is known of the values of its runs.
-  std::vector<Counted> stray_work;  // Work that captures missed, if they were watched.
-};
-
 // What an entry has while it is not cold: its graphs. The store only keeps it (run/core.h).
 struct EntryGraphs {
   virtual ~EntryGraphs() = default;
@@ -113,7 +102,10 @@ struct EntryContents {
   Loss executable_lost = Loss::kNone;  // Why it last lost its executable.
   Loss template_lost = Loss::kNone;    // Why it last lost its template.
   std::size_t others = 0;              // Number of executables when it was last evicted.
-  Notes notes;
+  std::string refusal;                 // Why the runtime last refused an update.
+  std::vector<Counted> stale;          // What verify mode found.
+  std::vector<ValueInfo> value_infos;  // What is known of the values of its runs.
+  std::vector<Counted> stray_work;     // Work that captures missed, if they were watched.
 
   // Written under `lock` and the store's lock.
   absl::Status error;  // The error behind the last direct run; ok after a capture.
@@ -130,9 +122,9 @@ struct alignas(64) Entry : detail::HotEntry, EntryContents {
     return key.hash() ^ mix(site.type) ^ (mix(site.target) >> 1) ^ site.identity;
   }
   Use last_use() const { return {used_in.value(), used_at.value()}; }
-  // Number of its runs by outcome.
-  OutcomeCounts counts() const {
-    OutcomeCounts counts;
+  // Number of its runs by outcome, hits included.
+  std::array<std::uint64_t, kOutcomeCount> counts() const {
+    std::array<std::uint64_t, kOutcomeCount> counts;
     for (int i = 0; i < kOutcomeCount; ++i) counts[i] = outcomes[i].value();
     counts[static_cast<int>(Outcome::kReplayed)] += replayed.value();
     return counts;
@@ -145,10 +137,6 @@ struct alignas(64) Entry : detail::HotEntry, EntryContents {
     constexpr std::size_t kLine = 64;
     const char* const begin = reinterpret_cast<const char*>(this);
     for (std::size_t at = 0; at < 3 * kLine; at += kLine) __builtin_prefetch(begin + at, /*write=*/1);
-  }
-  // Whether the entry is the one of this key and place. Requires `lock`.
-  bool is(const Key& of_key, const detail::Site& of_site) const {
-    return !erased.load(std::memory_order_relaxed) && key == of_key && site == of_site;
   }
 };
 

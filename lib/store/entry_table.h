@@ -10,6 +10,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdlib>
+#include <memory>
 #include <new>
 
 #include "store/entry.h"
@@ -22,12 +23,10 @@ class EntryTable {
   // Makes two buckets or more for each of so many entries. With more entries, look-ups take longer. The memory is zero
   // because the system clears a page when it is first touched. So a large table costs time and memory only as it fills.
   explicit EntryTable(std::size_t entries)
-      : buckets_(std::bit_ceil(2 * entries)), first_(static_cast<Link*>(std::calloc(buckets_, sizeof(Link)))) {
+      : buckets_(std::bit_ceil(2 * entries)),
+        first_(static_cast<Link*>(std::calloc(buckets_, sizeof(Link))), &std::free) {
     if (first_ == nullptr) throw std::bad_alloc();
   }
-  ~EntryTable() { std::free(first_); }
-  EntryTable(const EntryTable&) = delete;
-  EntryTable& operator=(const EntryTable&) = delete;
 
   // A power of two.
   std::size_t buckets() const { return buckets_; }
@@ -53,7 +52,7 @@ class EntryTable {
   Link& bucket_of(std::size_t hash) const { return first_[hash & (buckets_ - 1)]; }
 
   const std::size_t buckets_;
-  Link* const first_;
+  const std::unique_ptr<Link[], void (*)(void*)> first_;
 };
 
 }  // namespace graphcache

@@ -40,18 +40,16 @@ std::size_t Index::templates() const {
   return count;
 }
 
-Entry* Index::oldest_unused(const Order& order, Spared is_spared) {
+Entry* Index::oldest_unused(const Order& order, const Policy& policy) {
   Entry* entry = order.oldest;
-  while (entry != nullptr && (is_spared(entry) || !is_idle(entry))) entry = entry->newer;
+  while (entry != nullptr && (policy.is_pinned(entry->id) || !is_idle(entry))) entry = entry->newer;
   return entry;
 }
 
-Entry* Index::oldest_recorded(Spared is_spared) const { return oldest_unused(order_of(State::kRecorded), is_spared); }
-
-Entry* Index::surplus(Spared is_spared) const {
+Entry* Index::surplus(const Policy& policy) const {
   const Order& cold = order_of(State::kCold);
   if (cold.size <= kMaxColdEntries && cold.key_bytes <= kMaxColdKeyBytes) return nullptr;
-  Entry* const entry = oldest_unused(cold, is_spared);
+  Entry* const entry = oldest_unused(cold, policy);
   return entry == cold.newest ? nullptr : entry;
 }
 

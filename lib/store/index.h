@@ -74,12 +74,11 @@ class Index {
   static bool is_idle(const Entry* entry) { return entry->users == 0 && entry->lock.is_free(); }
   // Takes the entry's lock if nothing uses the entry. While the caller holds the lock, nothing will.
   static bool try_lock_idle(Entry* entry) { return entry->users == 0 && entry->lock.try_lock(); }
-  // The least recently used entry that is idle, not spared, and has a template but no executable; or null.
-  using Spared = absl::FunctionRef<bool(const Entry*)>;
-  Entry* oldest_recorded(Spared is_spared) const;
-  // The least recently used cold entry that is idle and not spared, except the most recently used one. Null if there is
+  // The least recently used entry that is idle, not pinned, and has a template but no executable; or null.
+  Entry* oldest_recorded(const Policy& policy) const { return oldest_unused(order_of(State::kRecorded), policy); }
+  // The least recently used cold entry that is idle and not pinned, except the most recently used one. Null if there is
   // none, or if there are no more cold entries than allowed.
-  Entry* surplus(Spared is_spared) const;
+  Entry* surplus(const Policy& policy) const;
 
   // Makes the entry impossible to find. It still exists, and its template counts, until a sweep.
   void erase(Entry* entry);
@@ -108,7 +107,7 @@ class Index {
   Order& order_of(const Entry* entry) {
     return entry->erased ? erased_ : orders_[static_cast<std::size_t>(entry->state)];
   }
-  static Entry* oldest_unused(const Order& order, Spared is_spared);
+  static Entry* oldest_unused(const Order& order, const Policy& policy);
   static void link(Order& order, Entry* entry);
   static void unlink(Order& order, Entry* entry);
 

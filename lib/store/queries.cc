@@ -6,15 +6,6 @@
 #include "store/store.h"
 
 namespace graphcache {
-namespace {
-
-// EntryInfo::place.
-const void* place_of(const detail::Site& site) {
-  const auto number = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); };
-  return reinterpret_cast<const void*>(number(site.type) + 3 * number(site.target));
-}
-
-}  // namespace
 
 bool Store::contains(const Key& key) const {
   MutexLock lock(mutex_);
@@ -31,25 +22,26 @@ bool Store::pin(const Key& key, bool pinned) {
   return first != nullptr;
 }
 
-Store::Gone Store::erase(absl::Span<const Key> keys, std::size_t* found) {
+std::size_t Store::erase(absl::Span<const Key> keys) {
   MutexLock lock(mutex_);
+  std::size_t found = 0;
   for (const Key& key : keys) {
-    *found += index_.find(key) != nullptr ? 1 : 0;
+    found += index_.find(key) != nullptr ? 1 : 0;
     while (Entry* entry = index_.find(key)) erase(entry);
   }
   sweep();
-  return take_gone();
+  return found;
 }
 
 // Holds the lock only for a short time, because runs that are not hits wait for it.
-Store::Gone Store::erase_some(std::size_t* next) {
+bool Store::erase_some(std::size_t* next) {
   constexpr int kEntries = 512;
   MutexLock lock(mutex_);
   for (int i = 0; i < kEntries && *next < index_.ids(); ++i, ++*next) {
     if (Entry* const entry = index_.of(static_cast<KeyId>(*next)); !entry->erased) erase(entry);
   }
   sweep();
-  return take_gone();
+  return *next < index_.ids();
 }
 
 // Entries are handled a few at a time, so that runs go on; fewer at a time if their keys are long, because `look`
@@ -89,16 +81,14 @@ std::vector<Key> Store::matching(const std::function<bool(const Key&)>& predicat
 }
 
 std::vector<EntryInfo> Store::entries() const {
-  struct Found {
-    Use last_use;
-    EntryInfo info;
-  };
-  const auto look = [this](const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  using Found = std::pair<Use, EntryInfo>;
+  const auto number = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); };
+  const auto look = [&](const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     Found found{entry.last_use(), {}};
-    EntryInfo& info = found.info;
+    EntryInfo& info = found.second;
     info.id = entry.number();
     info.key = entry.key;
-    info.place = place_of(entry.site);
+    info.place = reinterpret_cast<const void*>(number(entry.site.type) + 3 * number(entry.site.target));
     info.outcomes = entry.counts();
     info.live = entry.state == State::kLive;
     info.recorded = entry.state != State::kCold;
@@ -110,10 +100,10 @@ std::vector<EntryInfo> Store::entries() const {
     info.eager_reason = entry.eager_reason;
     info.error = std::string(entry.error.message());
     if (info.error.empty() && !entry.error.ok()) info.error = entry.error.ToString();
-    info.refusal = entry.notes.refusal;
-    info.stale = entry.notes.stale;
-    info.stray_work = entry.notes.stray_work;
-    info.values = entry.notes.values;
+    info.refusal = entry.refusal;
+    info.stale = entry.stale;
+    info.stray_work = entry.stray_work;
+    info.values = entry.value_infos;
     info.has_many_identities = entry.site.identity == kManyIdentities;
     info.family = policy_.family(entry.id);
     info.looked_for_siblings = policy_.is_read(entry.id);
@@ -124,15 +114,15 @@ std::vector<EntryInfo> Store::entries() const {
   };
   std::vector<Found> all;
   for_each_entry(look, [&](Found& found) {
-    found.info.label = std::string(found.info.key.label());
+    found.second.label = std::string(found.second.key.label());
     all.push_back(std::move(found));
   });
-  std::sort(all.begin(), all.end(), [](const Found& a, const Found& b) { return a.last_use > b.last_use; });
+  std::sort(all.begin(), all.end(), [](const Found& a, const Found& b) { return a.first > b.first; });
   std::vector<EntryInfo> infos;
   infos.reserve(all.size());
-  for (Found& found : all) {
-    found.info.last_use_order = infos.size();
-    infos.push_back(std::move(found.info));
+  for (auto& [last_use, info] : all) {
+    info.last_use_order = infos.size();
+    infos.push_back(std::move(info));
   }
   return infos;
 }

@@ -52,10 +52,8 @@ Entry* Store::find_free(const Key& key, const detail::Site& site) ABSL_NO_THREAD
     if (entry->tag.load(std::memory_order_relaxed) != tag) continue;
     entry->prefetch();
     if (!entry->lock.try_lock()) continue;
-    if (entry->is(key, site)) return entry;
-    if (!entry->lock.unlock() && !entry->erased.load(std::memory_order_relaxed)) continue;
-    look_again();
-    return nullptr;  // The run that goes on takes what was found.
+    if (!entry->erased.load(std::memory_order_relaxed) && entry->key == key && entry->site == site) return entry;
+    if (unlock(entry)) return nullptr;  // The run that goes on takes what is gone.
   }
   return nullptr;
 }
@@ -113,20 +111,19 @@ absl::Status Store::claim(std::uint64_t number, Entry** locked, std::uint64_t* f
   return absl::UnavailableError("the entry is in use by a run");
 }
 
-std::optional<std::uint64_t> Store::latest(const Key& key) const {
+std::uint64_t Store::latest(const Key& key) const {
   MutexLock lock(mutex_);
   const auto rank = [](const Entry* entry) { return std::pair(entry->state != State::kCold, entry->last_use()); };
   const Entry* latest = nullptr;
   for (const Entry* entry = index_.find(key); entry != nullptr; entry = Index::next_of_key(entry)) {
     if (latest == nullptr || rank(latest) < rank(entry)) latest = entry;
   }
-  if (latest == nullptr) return std::nullopt;
-  return latest->number();
+  return latest == nullptr ? 0 : latest->number();
 }
 
 // Makes all waiters look again, each for its own entry. A thread that erases an entry in use announces a wait as well,
 // so the entry is gone at the end of the run.
-void Store::look_again() {
+void Store::wake() {
   {
     MutexLock lock(mutex_);
     sweep();
@@ -134,7 +131,7 @@ void Store::look_again() {
   unlocked_.notify_all();
 }
 
-void Store::recycle(Gone gone) {
+void Store::recycle(Entry* gone) {
   MutexLock lock(mutex_);
   index_.recycle(gone);
 }
@@ -162,7 +159,7 @@ void Store::captured(Entry* locked, const GraphFacts& facts, std::size_t nodes, 
     locked->template_lost = Loss::kValues;
     ++totals.forgotten;
   }
-  locked->notes.values = std::move(values);
+  locked->value_infos = std::move(values);
   locked->nodes = nodes;
   locked->slot_nodes = slot_nodes;
   locked->error = absl::OkStatus();
@@ -199,36 +196,37 @@ void Store::described(Entry* locked, GraphFacts facts, const std::optional<std::
   std::move(threw).Cancel();
 }
 
-bool Store::decide(Entry* entry, Entry* lender, const Offer& offer, bool may_evict, Decision* made) {
+Store::Decision Store::decide(Entry* entry, Entry* lender, std::size_t set_bytes, bool may_evict) {
   MutexLock lock(mutex_);
   sweep();
   Locked locked(*this, lender);
   const auto lock_idle = [&](KeyId id) { return locked.try_lock(id); };
   const auto lock_victim = [&](KeyId id) { return may_evict && locked.try_lock(id); };
+  Decision made{std::nullopt, lender, {}};
   if (lender == nullptr) {
     const KeyId found = policy_.candidate(entry->id, {lock_idle, last_use_of()});
     if (found != kNoKey) {
-      made->lender = locked.give(index_.of(found));
-      return false;
+      made.lender = locked.give(index_.of(found));
+      return made;
     }
   }
-  Plan& plan = made->plan = policy_.plan(entry->id, offer, {lock_victim, last_use_of()});
-  made->lender = lender;
-  made->victims.reserve(plan.evict.size());  // Nothing below throws.
+  const Offer offer{lender == nullptr ? kNoKey : lender->id, set_bytes};
+  const Plan& plan = made.plan.emplace(policy_.plan(entry->id, offer, {lock_victim, last_use_of()}));
+  made.victims.reserve(plan.evict.size());  // Nothing below throws.
   policy_.done(entry->id, plan);
   for (const KeyId id : plan.evict) {
-    made->victims.push_back(locked.give(index_.of(id)));
-    count_eviction(made->victims.back());
+    made.victims.push_back(locked.give(index_.of(id)));
+    count_eviction(made.victims.back());
   }
   if (plan.action == Plan::Action::kBorrow) {
-    made->lender = locked.give(index_.of(plan.lender));
-    index_.set_state(made->lender, State::kRecorded);
-    made->lender->executable_lost = Loss::kLent;
+    made.lender = locked.give(index_.of(plan.lender));
+    index_.set_state(made.lender, State::kRecorded);
+    made.lender->executable_lost = Loss::kLent;
   }
-  if (plan.action == Plan::Action::kDirect) return true;
+  if (plan.action == Plan::Action::kDirect) return made;
   entry->rule = plan.rule;
   index_.set_state(entry, State::kLive);
-  return true;
+  return made;
 }
 
 void Store::undone(Entry* locked, Entry* lender, const Plan& plan) {
@@ -250,17 +248,11 @@ Entry* Store::evict_one(const Entry* in_favour_of) {
 }
 
 // Without device updates, the class gets no table, or the key no updater node for its slots.
-void Store::refuse(Entry* locked, Refused what, const std::string& why) {
+void Store::refuse(Entry* locked, void (Policy::*what)(KeyId), const std::string& why) {
   MutexLock lock(mutex_);
-  if (what == Refused::kDeviceUpdates) {
-    ++totals.refused_device_updates;
-    policy_.refuse_device_updates(locked->id);
-  } else if (what == Refused::kSets) {
-    policy_.refuse_sets(locked->id);
-  } else {
-    policy_.refuse_siblings(locked->id);
-  }
-  if (!why.empty()) locked->notes.refusal = why;
+  if (what == &Policy::refuse_device_updates) ++totals.refused_device_updates;
+  (policy_.*what)(locked->id);
+  if (!why.empty()) locked->refusal = why;
 }
 
 bool Store::add_set(const Entry* lender, std::size_t bytes) {
@@ -298,7 +290,7 @@ void Store::lose_executable(Entry* locked, Loss why) {
 
 void Store::lose_template(Entry* locked, Loss why) {
   locked->template_lost = why;
-  locked->notes.values.clear();
+  locked->value_infos.clear();
   ++totals.forgotten;
   policy_.forgotten(locked->id);
   forget_signature(locked);
@@ -315,7 +307,7 @@ Entry* Store::drop_surplus() {
   MutexLock lock(mutex_);
   has_surplus_ = index_.templates() > max_templates_;
   if (!has_surplus_) return nullptr;
-  Entry* const oldest = index_.oldest_recorded(is_pinned());
+  Entry* const oldest = index_.oldest_recorded(policy_);
   if (oldest == nullptr || !Index::try_lock_idle(oldest)) return nullptr;  // A hit may have just begun.
   lose_template(oldest, Loss::kTemplates);
   return oldest;
@@ -326,11 +318,11 @@ void Store::enter(Entry* locked) {
   ++locked->users;
 }
 
-bool Store::note(Entry* locked, std::vector<Counted> Notes::*kind, const std::string& text,
+bool Store::note(Entry* locked, std::vector<Counted> EntryContents::*kind, const std::string& text,
                  absl::FunctionRef<bool(const std::string&)> is_same) {
   constexpr std::size_t kMost = 32;  // The texts contain handles and values, so their number has no other limit.
   MutexLock lock(mutex_);
-  std::vector<Counted>& known = locked->notes.*kind;
+  std::vector<Counted>& known = locked->*kind;
   for (Counted& one : known) {
     if (!is_same(one.text)) continue;
     one.text = text;
@@ -342,12 +334,10 @@ bool Store::note(Entry* locked, std::vector<Counted> Notes::*kind, const std::st
   return true;
 }
 
-Store::Gone Store::leave(Entry* entered) {
+void Store::leave(Entry* entered) {
   MutexLock lock(mutex_);
   --entered->users;
-  if (!entered->erased) return nullptr;
-  sweep();
-  return take_gone();
+  if (entered->erased) sweep();
 }
 
 void Store::count_direct(Entry* entry, EagerReason reason) {
@@ -371,7 +361,7 @@ void Store::erase(Entry* entry) {
 void Store::sweep() {
   constexpr int kSurplus = 8;  // Limit for each call.
   for (int i = 0; i < kSurplus; ++i) {
-    Entry* const surplus = index_.surplus(is_pinned());
+    Entry* const surplus = index_.surplus(policy_);
     if (surplus == nullptr) break;
     erase(surplus);  // A run may just have begun to use it.
   }

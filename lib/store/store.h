@@ -94,24 +94,22 @@ class Store {
   Entry* claim(const Key& key, const detail::Site& site) ABSL_LOCKS_EXCLUDED(mutex_);
   // Waits for the entry with this EntryInfo::id if it has a graph, for 0.1 s at most.
   absl::Status claim(std::uint64_t number, Entry** locked, std::uint64_t* family) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The EntryInfo::id of the key's entry that was used last, of those that have graphs if there are any; or nothing.
-  std::optional<std::uint64_t> latest(const Key& key) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The EntryInfo::id of the key's entry that was used last, of those that have graphs if there are any; or 0.
+  std::uint64_t latest(const Key& key) const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Entries that were erased and are not in use any more, as a list linked by Entry::older. The caller destroys what
-  // they have, and gives them back by recycle().
-  using Gone = Entry*;
-  [[nodiscard]] Gone unlock(Entry* locked) {
+  // Returns whether it was awaited or erased, so that entries may be gone now.
+  bool unlock(Entry* locked) {
     // An erased entry is gone when its last holder unlocks it.
-    return locked->lock.unlock() || locked->erased.load(std::memory_order_relaxed) ? wake() : nullptr;
+    const bool wakes = locked->lock.unlock() || locked->erased.load(std::memory_order_relaxed);
+    if (wakes) wake();
+    return wakes;
   }
   // Makes threads that wait for an entry look again.
-  [[nodiscard]] Gone wake() ABSL_LOCKS_EXCLUDED(mutex_) {
-    look_again();
-    return take_gone();
-  }
-  // What other steps have found. Takes no lock.
-  [[nodiscard]] Gone take_gone() { return gone_ == nullptr ? nullptr : gone_.exchange(nullptr); }
-  void recycle(Gone gone) ABSL_LOCKS_EXCLUDED(mutex_);
+  void wake() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Entries that were erased and are not in use any more, as a list linked by Entry::older. The caller destroys what
+  // they have, and gives them back by recycle(). Takes no lock.
+  [[nodiscard]] Entry* take_gone() { return gone_ == nullptr ? nullptr : gone_.exchange(nullptr); }
+  void recycle(Entry* gone) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- The steps of a run that is no hit ----
 
@@ -135,21 +133,20 @@ class Store {
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   struct Decision {
-    Plan plan;
+    std::optional<Plan> plan;
     Entry* lender = nullptr;
     absl::InlinedVector<Entry*, 4> victims;  // Locked for the caller, or its lender.
   };
-  // Without a lender, `locked` first looks for one, and if there is one returns false with it. Else the plan counts
-  // from here on: the victims must lose their executables, and the lender is the one to borrow from.
-  bool decide(Entry* locked, Entry* lender, const Offer& offer, bool may_evict, Decision* made)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Without a lender, `locked` first looks for one, and if there is one, there is no plan yet. Else the plan counts
+  // from here on: the victims must lose their executables, and the lender is the one to borrow from. `set_bytes` as in
+  // Offer.
+  Decision decide(Entry* locked, Entry* lender, std::size_t set_bytes, bool may_evict) ABSL_LOCKS_EXCLUDED(mutex_);
   // The entry could not borrow, and the lender has its executable again.
   void undone(Entry* locked, Entry* lender, const Plan& plan) ABSL_LOCKS_EXCLUDED(mutex_);
   // The entry whose executable goes if the device is out of memory. It must lose it.
   Entry* evict_one(const Entry* in_favour_of) ABSL_LOCKS_EXCLUDED(mutex_);
-  // What an entry cannot have, as was found by trying.
-  enum class Refused { kDeviceUpdates, kSets, kSiblings };
-  void refuse(Entry* locked, Refused what, const std::string& why = {}) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The entry cannot have something, as was found by trying: `what` is Policy::refuse_siblings or the like.
+  void refuse(Entry* locked, void (Policy::*what)(KeyId), const std::string& why = {}) ABSL_LOCKS_EXCLUDED(mutex_);
   // Counts another set in the lender's table. Returns false if there is no room.
   bool add_set(const Entry* lender, std::size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   void take_back_set(const Entry* lender, std::size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -163,11 +160,11 @@ class Store {
 
   // Keeps an entry until leave() while its run calls `fn` without its lock.
   void enter(Entry* locked) ABSL_LOCKS_EXCLUDED(mutex_);
-  [[nodiscard]] Gone leave(Entry* entered) ABSL_LOCKS_EXCLUDED(mutex_);
+  void leave(Entry* entered) ABSL_LOCKS_EXCLUDED(mutex_);
   // Counts a direct run of the entry, which is locked or entered, or of none.
   void count_direct(Entry* entry, EagerReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
   // Counts a text. `is_same` says whether it takes the place of a known one. Returns whether it is new.
-  bool note(Entry* locked, std::vector<Counted> Notes::*kind, const std::string& text,
+  bool note(Entry* locked, std::vector<Counted> EntryContents::*kind, const std::string& text,
             absl::FunctionRef<bool(const std::string&)> is_same) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- What a program asks for ----
@@ -175,14 +172,10 @@ class Store {
   bool contains(const Key& key) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns whether the key is known.
   bool pin(const Key& key, bool pinned) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Adds to `found` how many of the keys were known.
-  [[nodiscard]] Gone erase(absl::Span<const Key> keys, std::size_t* found) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Erases some entries, from number `next` on, which it advances. After the last one it is ids().
-  [[nodiscard]] Gone erase_some(std::size_t* next) ABSL_LOCKS_EXCLUDED(mutex_);
-  std::size_t ids() const ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock lock(mutex_);
-    return index_.ids();
-  }
+  // Returns how many of the keys were known.
+  std::size_t erase(absl::Span<const Key> keys) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Erases some entries, from number `next` on, which it advances. Returns whether there are more.
+  bool erase_some(std::size_t* next) ABSL_LOCKS_EXCLUDED(mutex_);
   // The predicate is called without the lock.
   std::vector<Key> matching(const std::function<bool(const Key&)>& predicate) const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<EntryInfo> entries() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -196,7 +189,6 @@ class Store {
   class Locked;
 
   Entry* find_or_insert(const Key& key, const detail::Site& site) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void look_again() ABSL_LOCKS_EXCLUDED(mutex_);
   bool lock_or_wait(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void count_eviction(Entry* victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void lose_executable(Entry* locked, Loss why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -205,12 +197,9 @@ class Store {
   void erase(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // What the policy asks: when a key was last used; and the index: whether an entry is pinned.
+  // What the policy asks: when a key was last used.
   auto last_use_of() const {
     return [this](KeyId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return index_.of(id)->last_use(); };
-  }
-  auto is_pinned() const {
-    return [this](const Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return policy_.is_pinned(entry->id); };
   }
 
   // Calls look(entry) under the lock for each entry that can be found, and then take(result) without it.

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <initializer_list>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,11 +59,12 @@ class IndexTest : public testing::Test {
     index.recycle(gone);
     return swept;
   }
-  Entry* oldest_recorded() const {
-    return index.oldest_recorded([&](const Entry* entry) { return spared.contains(entry); });
-  }
-  Entry* surplus() const {
-    return index.surplus([&](const Entry* entry) { return spared.contains(entry); });
+  Entry* oldest_recorded() { return index.oldest_recorded(known()); }
+  Entry* surplus() { return index.surplus(known()); }
+  // The policy, with all entries.
+  Policy& known() {
+    policy.add(static_cast<KeyId>(index.ids()));
+    return policy;
   }
 
   // The entries that can be found: cold, recorded and live ones, each in order of use.
@@ -83,7 +83,7 @@ class IndexTest : public testing::Test {
   }
 
   Index index{100};
-  std::set<const Entry*> spared;
+  Policy policy{Limits()};
 };
 
 }  // namespace graphcache

@@ -41,7 +41,7 @@ TEST_F(IndexTest, EntriesInUseOrPinnedAreNotDropped) {
   Entry* entered = add(1);
   Entry* locked = add(2);
   add(3);
-  spared.insert(pinned);
+  known().pinned(pinned->id, true);
   ++entered->users;
   ASSERT_TRUE(locked->lock.try_lock());
   EXPECT_EQ(drop(), key(3).to_string());
@@ -51,7 +51,7 @@ TEST_F(IndexTest, EntriesInUseOrPinnedAreNotDropped) {
   (void)locked->lock.unlock();
   EXPECT_EQ(drop(), key(2).to_string());
   EXPECT_EQ(drop(), "none");
-  spared.erase(pinned);
+  policy.pinned(pinned->id, false);
   EXPECT_EQ(drop(), key(0).to_string());
 }
 
@@ -132,7 +132,7 @@ TEST_F(IndexTest, TheColdKeyUsedLastIsKeptWhateverItsSizeAndThoughNoOtherCanBeDr
   index.erase(small);
   EXPECT_EQ(surplus(), nullptr);
   EXPECT_EQ(sweep(), 1);
-  spared.insert(large);
+  known().pinned(large->id, true);
   Entry* last = add(2, /*is_recorded=*/false);
   EXPECT_EQ(surplus(), nullptr);
   add(3, /*is_recorded=*/false);

@@ -164,7 +164,7 @@ TEST_F(StoreTest, WhatIsInUseOrPinnedIsNotEvicted) {
   store().lose(entry, Loss::kFailed, true, false, absl::OkStatus());
   EXPECT_EQ(obtain(entry), "1: own");
   unlock(entry);
-  EXPECT_EQ(store().leave(entered), nullptr);
+  EXPECT_EQ(leave(entered), 0);
   run(1);
   EXPECT_EQ(state(2), "recorded");
   run(2);
@@ -236,7 +236,7 @@ TEST_F(StoreTest, WhatIsInUseDoesNotLend) {
   EXPECT_EQ(text_of(decide(entry)), "direct");
   enter(in_use);
   EXPECT_EQ(text_of(decide(entry)), "direct");
-  EXPECT_EQ(store().leave(in_use), nullptr);
+  EXPECT_EQ(leave(in_use), 0);
   store().pin(key(1), true);
   EXPECT_EQ(text_of(decide(entry)), "direct");
   EXPECT_EQ(state(1), "live");
@@ -295,15 +295,15 @@ TEST_F(StoreTest, ASiblingDoesNotLendWhileAnotherThreadUsesIt) {
   });
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (lent < kTimes && std::chrono::steady_clock::now() < end) {
-    Store::Decision looked;
-    if (store().decide(entry, nullptr, {}, /*may_evict=*/true, &looked)) {
+    const Store::Decision looked = store().decide(entry, nullptr, 0, /*may_evict=*/true);
+    if (looked.plan) {
       EXPECT_EQ(text_of(looked), "direct");
     }
     if (looked.lender == nullptr) continue;
     ++uses;
     const Store::Decision made = decide(entry, looked.lender);
     EXPECT_EQ(text_of(made), "2: borrow 1");
-    store().undone(entry, made.lender, made.plan);
+    store().undone(entry, made.lender, *made.plan);
     unlock(made.lender);
     ++lent;
   }
@@ -319,7 +319,7 @@ TEST_F(StoreTest, ALoanMayBeUndone) {
   Entry* lender = find_lender(entry, 1);
   const Store::Decision made = decide(entry, lender);
   EXPECT_EQ(state(2), "live");
-  store().undone(entry, lender, made.plan);
+  store().undone(entry, lender, *made.plan);
   EXPECT_EQ(state(1), "live");
   EXPECT_EQ(info(1).estimated_device_bytes, 1000u);
   EXPECT_EQ(state(2), "recorded");
@@ -380,7 +380,7 @@ TEST_F(StoreTest, AnErasedEntryIsNotEvicted) {
   EXPECT_EQ(erase(1), 0);
   (void)erased->lock.unlock();  // It is idle, and nothing has swept since.
   EXPECT_EQ(store().evict_one(entry), nullptr);
-  EXPECT_EQ(recycle(store().wake()), 1);
+  EXPECT_EQ(wake(), 1);
   unlock(entry);
 }
 

@@ -18,7 +18,7 @@ namespace {
 TEST_F(StoreTest, AClassWithoutDeviceUpdatesHasNoTable) {
   make_table();
   Entry* table = find_free(1);
-  store().refuse(table, Store::Refused::kDeviceUpdates, "no updater node");
+  store().refuse(table, &Policy::refuse_device_updates, "no updater node");
   EXPECT_EQ(now(), (Numbers{1, 2, 1, 1000})) << "its executable is a plain one";
   EXPECT_EQ(state(1), "live");
   EXPECT_EQ(stats().refused_device_updates, 1u);
@@ -32,7 +32,7 @@ TEST_F(StoreTest, AnEntryWithoutSetsKeepsItsSiblings) {
   make({.share = Share::kAlways, .max_executables = 8});
   run(1, sibling(/*table_class=*/1));
   Entry* entry = record_sibling(2, /*table_class=*/1);
-  store().refuse(entry, Store::Refused::kSets);
+  store().refuse(entry, &Policy::refuse_sets);
   EXPECT_EQ(info(2).family, info(1).family);
   EXPECT_EQ(info(2).refusal, "");
   EXPECT_EQ(stats().refused_device_updates, 0u);
@@ -45,11 +45,11 @@ TEST_F(StoreTest, AnEntryWithoutSiblingsHasNoFamily) {
   run(1, sibling());
   Entry* entry = record_sibling(2);
   EXPECT_EQ(info(2).family, info(1).family);
-  store().refuse(entry, Store::Refused::kSiblings, "nodes differ");
+  store().refuse(entry, &Policy::refuse_siblings, "nodes differ");
   EXPECT_EQ(info(2).family, 0u);
   EXPECT_NE(info(1).family, 0u);
   EXPECT_EQ(info(2).refusal, "nodes differ");
-  store().refuse(entry, Store::Refused::kSiblings);
+  store().refuse(entry, &Policy::refuse_siblings);
   EXPECT_EQ(info(2).refusal, "nodes differ") << "no reason was given this time";
   EXPECT_EQ(stats().refused_device_updates, 0u);
   EXPECT_EQ(obtain(entry), "1: own");
@@ -199,7 +199,7 @@ TEST_F(StoreTemplatesTest, PinnedEntriesAndThoseInUseKeepTheirs) {
   store().pin(key(3), false);
   EXPECT_EQ(drop(), 3);
   EXPECT_EQ(drop(), 0);
-  EXPECT_EQ(store().leave(entered), nullptr);
+  EXPECT_EQ(leave(entered), 0);
   EXPECT_EQ(drop(), 2);
   unlock(locked);
   EXPECT_EQ(drop(), 1);
@@ -239,9 +239,8 @@ TEST_F(StoreTest, AnErasedEntryIsGone) {
   unlock(claim(1, kThere));
   store().pin(key(2), true);
   const Key keys[] = {key(1), key(7), key(2), key(1)};
-  std::size_t found = 10;
-  const Store::Gone gone = store().erase(keys, &found);
-  EXPECT_EQ(found, 12u);
+  EXPECT_EQ(store().erase(keys), 2u);
+  Entry* const gone = store().take_gone();
   EXPECT_EQ(order(), names_of({3}));
   EXPECT_FALSE(store().contains(key(1)));
   EXPECT_EQ(find_free(1), nullptr);
@@ -278,13 +277,13 @@ TEST_F(StoreTest, AnEnteredEntryIsGoneWhenTheLastOneLeaves) {
   Entry* entry = find_free(1);
   store().enter(entry);
   enter(entry);
-  EXPECT_EQ(store().leave(entry), nullptr);
+  EXPECT_EQ(leave(entry), 0);
   EXPECT_EQ(erase(1), 0);
   EXPECT_EQ(order(), names_of({}));
   EXPECT_EQ(now(), (Numbers{1, 1, 0, 1000}));
   EXPECT_EQ(store().take_gone(), nullptr);
-  EXPECT_EQ(recycle(store().wake()), 0);
-  EXPECT_EQ(recycle(store().leave(entry)), 1);
+  EXPECT_EQ(wake(), 0);
+  EXPECT_EQ(leave(entry), 1);
   EXPECT_EQ(now(), (Numbers{0, 0, 0, 0}));
 }
 
@@ -293,9 +292,8 @@ TEST_F(StoreTest, AnEntryThatIsEnteredAndLockedIsGoneAfterBoth) {
     Entry* entry = claim(1);
     store().enter(entry);
     EXPECT_EQ(erase(1), 0);
-    const auto leave = [&] { return recycle(store().leave(entry)); };
-    EXPECT_EQ(leaves_first ? leave() : unlock(entry), 0);
-    EXPECT_EQ(leaves_first ? unlock(entry) : leave(), 1);
+    EXPECT_EQ(leaves_first ? leave(entry) : unlock(entry), 0);
+    EXPECT_EQ(leaves_first ? unlock(entry) : leave(entry), 1);
   }
 }
 
@@ -308,10 +306,10 @@ TEST_F(StoreTest, AnIdIsUsedAgainOnceTheEntryIsRecycled) {
   const std::uint64_t number = entry->number();
   unlock(entry);
   store().pin(key(1), true);
-  std::size_t found = 0;
   const Key keys[] = {key(1)};
-  const Store::Gone gone = store().erase(keys, &found);
-  EXPECT_EQ(gone, entry);
+  EXPECT_EQ(store().erase(keys), 1u);
+  Entry* const gone = store().take_gone();
+  ASSERT_EQ(gone, entry);
   EXPECT_EQ(gone->signature, nullptr);
   EXPECT_EQ(gone->key, key(1)) << "the caller may still look at it";
   Entry* other = claim(2);
@@ -337,7 +335,7 @@ TEST_F(StoreTest, OtherStepsFindWhatIsGone) {
   };
   erase_and_go();
   EXPECT_EQ(recycle(store().take_gone()), 0);
-  EXPECT_EQ(recycle(store().wake()), 1);
+  EXPECT_EQ(wake(), 1);
   erase_and_go();
   Entry* const other = claim(2);  // a new entry
   EXPECT_EQ(recycle(store().take_gone()), 1);
@@ -366,19 +364,20 @@ TEST_F(StoreTest, EraseSomeGoesOnUntilAllAreErased) {
   Entry* entered = enter(find_free(6));
   std::size_t next = 0;
   int gone = 0;
-  while (next < store().ids()) gone += recycle(store().erase_some(&next));
+  while (store().erase_some(&next)) gone += recycle(store().take_gone());
+  gone += recycle(store().take_gone());
   EXPECT_EQ(gone, kMany - 2);
   EXPECT_EQ(order(), names_of({}));
   EXPECT_EQ(now(), (Numbers{0, 1, 0, 0}));
   EXPECT_EQ(unlock(locked), 1);
-  EXPECT_EQ(recycle(store().leave(entered)), 1);
+  EXPECT_EQ(leave(entered), 1);
   EXPECT_EQ(now(), (Numbers{0, 0, 0, 0}));
   unlock(claim(1));
-  EXPECT_EQ(recycle(store().erase_some(&next)), 0);
-  EXPECT_EQ(next, store().ids());
+  EXPECT_FALSE(store().erase_some(&next));
+  EXPECT_EQ(recycle(store().take_gone()), 0);
   EXPECT_EQ(order(), names_of({1})) << "the walk was over before";
-  for (next = 0, gone = 0; next < store().ids();) gone += recycle(store().erase_some(&next));
-  EXPECT_EQ(gone, 1) << "all others are free";
+  for (next = 0, gone = 0; store().erase_some(&next);) gone += recycle(store().take_gone());
+  EXPECT_EQ(gone + recycle(store().take_gone()), 1) << "all others are free";
 }
 
 TEST_F(StoreTest, SurplusColdEntriesAreErased) {

@@ -21,11 +21,11 @@ TEST_F(StoreTest, DirectRunsCountByTheirReason) {
   EXPECT_EQ(info(1).eager_reason, EagerReason::kNothingCaptured);
   enter(entry);
   store().count_direct(entry, EagerReason::kBudget);
-  EXPECT_EQ(store().leave(entry), nullptr);
+  EXPECT_EQ(leave(entry), 0);
   EXPECT_EQ(info(1).eager_reason, EagerReason::kBudget);
   store().count_direct(nullptr, EagerReason::kBudget);
   store().enter(entry);
-  EXPECT_EQ(store().leave(entry), nullptr);
+  EXPECT_EQ(leave(entry), 0);
   EXPECT_EQ(info(1).outcomes[static_cast<int>(Outcome::kEager)], 2u);
   Stats stats;
   stats.outcomes[static_cast<int>(Outcome::kEager)] = 10;
@@ -39,19 +39,19 @@ TEST_F(StoreTest, ADirectRunOfAnErasedEntryCounts) {
   Entry* entry = enter(claim(1));
   EXPECT_EQ(erase(1), 0);
   store().count_direct(entry, EagerReason::kDisabled);
-  EXPECT_EQ(recycle(store().leave(entry)), 1);
+  EXPECT_EQ(leave(entry), 1);
   EXPECT_EQ(stats().eager(EagerReason::kDisabled), 1u);
 }
 
 TEST_F(StoreTest, EqualNotesAreCounted) {
   Entry* entry = claim(1);
-  const auto note = [&](std::vector<Counted> Notes::*kind, const std::string& text) {
+  const auto note = [&](std::vector<Counted> EntryContents::*kind, const std::string& text) {
     return store().note(entry, kind, text, [&](const std::string& known) { return known[0] == text[0]; });
   };
-  EXPECT_TRUE(note(&Notes::stale, "a: 1"));
-  EXPECT_TRUE(note(&Notes::stale, "b: 1"));
-  EXPECT_FALSE(note(&Notes::stale, "a: 2"));
-  EXPECT_TRUE(note(&Notes::stray_work, "a: 3"));
+  EXPECT_TRUE(note(&EntryContents::stale, "a: 1"));
+  EXPECT_TRUE(note(&EntryContents::stale, "b: 1"));
+  EXPECT_FALSE(note(&EntryContents::stale, "a: 2"));
+  EXPECT_TRUE(note(&EntryContents::stray_work, "a: 3"));
   const EntryInfo noted = info(1);
   ASSERT_EQ(noted.stale.size(), 2u);
   EXPECT_EQ(noted.stale[0].text, "a: 2") << "the last one";
@@ -60,9 +60,9 @@ TEST_F(StoreTest, EqualNotesAreCounted) {
   EXPECT_EQ(noted.stale[1].count, 1u);
   ASSERT_EQ(noted.stray_work.size(), 1u);
   EXPECT_EQ(noted.stray_work[0].text, "a: 3");
-  for (char first = '0'; first < 'a'; ++first) note(&Notes::stale, std::string(1, first));
+  for (char first = '0'; first < 'a'; ++first) note(&EntryContents::stale, std::string(1, first));
   EXPECT_EQ(info(1).stale.size(), 32u) << "there may be any number";
-  EXPECT_FALSE(note(&Notes::stale, "c"));
+  EXPECT_FALSE(note(&EntryContents::stale, "c"));
   unlock(entry);
 }
 

@@ -66,7 +66,7 @@ inline int number_of(const Entry& entry) {
 
 // The same, the number of the lender's key, and those of the victims'.
 inline std::string text_of(const Store::Decision& made) {
-  std::string text = text_of(made.plan);
+  std::string text = text_of(made.plan.value());
   if (made.lender != nullptr) text += " " + std::to_string(number_of(*made.lender));
   for (const Entry* victim : made.victims) text += ", evict " + std::to_string(number_of(*victim));
   return text;
@@ -104,7 +104,7 @@ class StoreTest : public testing::Test {
 
   // After every test nothing is locked or waits for its end, and the counts are those of the entries.
   void TearDown() override {
-    EXPECT_EQ(recycle(store().wake()), 0);
+    EXPECT_EQ(wake(), 0);
     Numbers counted{0, 0, 0, 0};
     std::set<std::uint64_t> families;
     std::set<std::string> keys;
@@ -134,8 +134,16 @@ class StoreTest : public testing::Test {
   Entry* claim(int number, const detail::Site& site = kHere) { return used(store().claim(key(number), site)); }
   Entry* find_free(int number, const detail::Site& site = kHere) { return store().find_free(key(number), site); }
   // Returns how many erased entries have come to their end.
-  int unlock(Entry* locked) { return recycle(store().unlock(locked)); }
-  int recycle(Store::Gone gone) {
+  int unlock(Entry* locked) { return store().unlock(locked) ? recycle(store().take_gone()) : 0; }
+  int leave(Entry* entered) {
+    store().leave(entered);
+    return recycle(store().take_gone());
+  }
+  int wake() {
+    store().wake();
+    return recycle(store().take_gone());
+  }
+  int recycle(Entry* gone) {
     int count = 0;
     for (Entry* entry = gone; entry != nullptr; entry = entry->older, ++count) entry->graphs.reset();
     if (gone != nullptr) store().recycle(gone);
@@ -148,9 +156,9 @@ class StoreTest : public testing::Test {
     return locked;
   }
   int erase(int number) {
-    std::size_t found = 0;
     const Key keys[] = {key(number)};
-    return recycle(store().erase(keys, &found));
+    store().erase(keys);
+    return recycle(store().take_gone());
   }
 
   // A store with room for one executable, which key 1 has.
@@ -206,19 +214,18 @@ class StoreTest : public testing::Test {
     find_family(entry, stream);
     return entry;
   }
-  Offer offer_of(const Entry* lender) const {
-    if (lender == nullptr) return {};
-    return {.lender = lender->id, .set_bytes = static_cast<const StoredGraph&>(*lender->graphs).facts.set_bytes};
+  std::size_t set_bytes_of(const Entry* lender) const {
+    return lender == nullptr ? 0 : static_cast<const StoredGraph&>(*lender->graphs).facts.set_bytes;
   }
   Store::Decision decide(Entry* locked, Entry* lender = nullptr, bool may_evict = true) {
-    Store::Decision made;
-    EXPECT_TRUE(store().decide(locked, lender, offer_of(lender), may_evict, &made));
+    Store::Decision made = store().decide(locked, lender, set_bytes_of(lender), may_evict);
+    EXPECT_TRUE(made.plan);
     return made;
   }
   // The lender that is found first, which is locked and has the key `number`.
   Entry* find_lender(Entry* locked, int number) {
-    Store::Decision made;
-    EXPECT_FALSE(store().decide(locked, nullptr, {}, /*may_evict=*/true, &made));
+    const Store::Decision made = store().decide(locked, nullptr, 0, /*may_evict=*/true);
+    EXPECT_FALSE(made.plan);
     EXPECT_TRUE(made.victims.empty());
     EXPECT_NE(made.lender, nullptr);
     if (made.lender != nullptr) {
@@ -230,16 +237,15 @@ class StoreTest : public testing::Test {
   std::string obtain(Entry* locked) {
     Entry* lender = nullptr;
     for (;;) {
-      Store::Decision made;
-      const bool is_decided = store().decide(locked, lender, offer_of(lender), /*may_evict=*/true, &made);
+      const Store::Decision made = store().decide(locked, lender, set_bytes_of(lender), /*may_evict=*/true);
       for (Entry* victim : made.victims) {
         if (victim != lender) unlock(victim);
       }
       if (made.lender != lender && lender != nullptr) unlock(lender);
       lender = made.lender;
-      if (!is_decided) continue;
+      if (!made.plan) continue;
       if (lender != nullptr) unlock(lender);
-      return text_of(made.plan);
+      return text_of(*made.plan);
     }
   }
   // Everything that a run asks of the store. Returns what the key gets, or "hit".
