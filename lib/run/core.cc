@@ -1,16 +1,18 @@
 #include "run/core.h"
 
 #include <absl/strings/match.h>
-#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <iterator>
 #include <new>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -57,7 +59,9 @@ absl::Status check(Options& options) {
   if (const char* const wanted = std::getenv("GRAPHCACHE_VERIFY");
       is_set("GRAPHCACHE_VERIFY") && options.verify_every == 0) {
     int every = 0;
-    if (!absl::SimpleAtoi(wanted, &every) || every < 0) {
+    const char* const end = wanted + std::strlen(wanted);
+    const auto [read, error] = std::from_chars(wanted, end, every);
+    if (error != std::errc() || read != end || every < 0) {
       return absl::InvalidArgumentError(absl::StrCat("the environment variable GRAPHCACHE_VERIFY is '", wanted,
                                                      "': it must be a whole number from 0 to 2147483647"));
     }

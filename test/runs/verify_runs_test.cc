@@ -201,7 +201,7 @@ TEST_F(VerifyRunsTest, EnvironmentTurnsItOn) {
   EXPECT_EQ(with("0", {}), 0);
   EXPECT_EQ(with("", {}), 0);
   EXPECT_EQ(with("5", verifying(OnStale::kReport, 2)), 2);
-  for (const char* const wrong : {"x", "-1", "3x", "99999999999"}) EXPECT_EQ(with(wrong, {}), -1) << wrong;
+  for (const char* const wrong : {"x", "-1", "3x", "+5", " 5", "99999999999"}) EXPECT_EQ(with(wrong, {}), -1) << wrong;
   EXPECT_EQ(Cache().options().verify_every, 0);
 }
 
