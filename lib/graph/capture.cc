@@ -60,7 +60,7 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   if (!captured.capture.ok() || !captured.fn.ok()) return std::move(captured);
   Content& content = captured.content;
   captured.capture = recording.find_slots();
-  if (captured.capture.ok()) captured.capture = inspect(captured.graph.nodes, call.site.type, &content);
+  if (captured.capture.ok()) captured.capture = inspect(captured.graph, call.site.type, &content);
   if (!captured.capture.ok()) return std::move(captured);
   content.values.assign(call.values, call.values + call.values_size);
   content.finds_values = call.gets_values();

@@ -37,6 +37,7 @@ class Inspection {
     return {};
   }
 
+  bool has_memory_nodes() const { return !allocated_.empty() || !freed_.empty(); }
   // Whether a node that was read allocates memory that none of them frees.
   bool leaves_memory() {
     std::sort(freed_.begin(), freed_.end());
@@ -161,12 +162,13 @@ class Inspection {
 
 }  // namespace
 
-absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, const void* place, Content* content) {
+absl::Status inspect(Template& graph, const void* place, Content* content) {
   const LastErrorGuard last_error;
   if (!has_context()) return cuda_failure("cuCtxGetCurrent", cudaErrorDeviceUninitialized);
-  content->node_count = nodes.size();
+  content->node_count = graph.nodes.size();
   Inspection inspection(place, content);
-  const absl::Status status = inspection.read(nodes).status();
+  absl::Status status = inspection.read(graph.nodes).status();
+  if (status.ok() && !inspection.has_memory_nodes()) status = graph.order_sinks().status();
   content->leaves_memory = inspection.leaves_memory();
   return place == nullptr || !status.ok() ? status : inspection.unfit();
 }

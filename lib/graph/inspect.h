@@ -10,15 +10,16 @@
 
 namespace graphcache {
 
-// Fills in what the content says of its nodes: their number and shape, how many are conditional, and whether one
-// allocates memory that none of them frees. Call this once the content has its slots and its kept memory.
+// Fills in what the content says of the graph's nodes: their number and shape, how many are conditional, and whether
+// one allocates memory that none of them frees. Orders the sinks, so that updates pair nodes by index. Call this once
+// the content has its slots and its kept memory.
 //
 // `place` is null for a graph that the program made, else an address in the module of the captured `fn`. Every launch
 // uses the host memory that captured nodes point to, although `fn` has returned. So this returns an error if that
 // memory may be gone. Such is pageable memory of a copy, unless it is kept or that end is a slot. Such is also the data
 // of a host function on a stack, or in pageable memory that is neither kept nor static data. For functions outside of
 // that module, only a stack counts.
-absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, const void* place, Content* content);
+absl::Status inspect(Template& graph, const void* place, Content* content);
 
 // Sets `pageable` to whether this is host memory that no runtime call has allocated or registered. Memory that a graph
 // allocates counts as such, unless a launch has allocated it.

@@ -152,7 +152,7 @@ absl::Status take(const Graph& made, const detail::Call& call, Template* out, Co
     if (error != cudaSuccess) return why;
   }
   if (absl::Status failed = out->list_nodes().status(); !failed.ok()) return failed;
-  if (absl::Status status = inspect(out->nodes, /*place=*/nullptr, content); !status.ok()) return status;
+  if (absl::Status status = inspect(*out, /*place=*/nullptr, content); !status.ok()) return status;
   content->values.assign(call.values, call.values + call.values_size);
   if (made.bound.empty()) return absl::OkStatus();
   const std::optional<Reading> reading = read_all(*out);

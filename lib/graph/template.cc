@@ -1,6 +1,10 @@
 #include "graph/template.h"
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
+
+#include "cuda/driver.h"
 
 namespace graphcache {
 namespace {
@@ -55,6 +59,31 @@ SlotNode Slots::begin(std::size_t fields_size) {
   node.first_binding = static_cast<std::uint32_t>(bindings.size());
   fields.resize(node.fields + fields_size);
   return node;
+}
+
+CallResult Template::order_sinks() {
+  if (nodes.size() < 2 || driver().edges == nullptr) return {};  // Without that call there are no updates.
+  std::vector<cudaGraphNode_t> from, to;
+  std::vector<CUgraphEdgeData> data;
+  std::size_t count = 0;
+  do {  // The arrays may be too small.
+    from.resize(from.empty() ? nodes.size() : 2 * from.size());
+    to.resize(from.size());
+    data.resize(count = from.size());
+    const CUresult result = driver().edges(graph.get(), from.data(), to.data(), data.data(), &count);
+    if (result != CUDA_SUCCESS) return {"cudaGraphGetEdges", static_cast<cudaError_t>(result), /*latches=*/false};
+  } while (count == from.size());
+  from.resize(count);
+  std::sort(from.begin(), from.end());
+  std::vector<cudaGraphNode_t> sinks;
+  std::copy_if(nodes.begin(), nodes.end(), std::back_inserter(sinks),
+               [&](cudaGraphNode_t node) { return !std::binary_search(from.begin(), from.end(), node); });
+  if (sinks.size() < 2) return {};
+  // When the node goes that depends on them, they become sinks in its order.
+  cudaGraphNode_t end = nullptr;
+  const cudaError_t error = cudaGraphAddEmptyNode(&end, graph.get(), sinks.data(), sinks.size());
+  if (error != cudaSuccess) return {"cudaGraphAddEmptyNode", error};
+  return {"cudaGraphDestroyNode", cudaGraphDestroyNode(end)};
 }
 
 CallResult Template::clone(Template* out) {

@@ -227,6 +227,10 @@ struct Template {
 
   bool empty() const { return graph.get() == nullptr; }
   CallResult list_nodes() { return graphcache::list_nodes(graph.get(), &nodes); }
+  // Gives sinks the order of the nodes. An update pairs nodes from the sinks on, in the order in which they became
+  // sinks, which no call tells (fact 22). REQUIRES: list_nodes(), has_context(), and no nodes of memory, which exclude
+  // updates.
+  CallResult order_sinks();
   // Makes a separate graph with the same nodes in the same order.
   CallResult clone(Template* out);
 };

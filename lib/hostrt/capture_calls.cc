@@ -78,6 +78,14 @@ cudaError_t check_end(const Call& call, const Capture& capture) {
   return has_unjoined_work(capture) ? cudaErrorStreamCaptureUnjoined : cudaSuccess;
 }
 
+// Exit nodes get the order of the dependencies (facts 22).
+void order_exits(std::vector<Node*>& exits, const std::vector<Edge>& dependencies) {
+  for (const Edge& edge : dependencies) {
+    const auto exit = std::find(exits.begin(), exits.end(), edge.from);
+    if (exit != exits.end()) std::rotate(exit, exit + 1, exits.end());
+  }
+}
+
 // `injected` is the error of an armed failure, or cudaSuccess. A stream that began a capture is no longer capturing
 // afterwards, whatever the result (facts 3).
 cudaError_t end(const Call& call, cudaStream_t handle, cudaGraph_t* out, cudaError_t injected) {
@@ -93,6 +101,7 @@ cudaError_t end(const Call& call, cudaStream_t handle, cudaGraph_t* out, cudaErr
   const cudaError_t error = injected != cudaSuccess ? injected : check_end(call, *capture);
   if (error == cudaSuccess && out != nullptr) {
     *out = capture->graph->handle;
+    order_exits(capture->graph->exits, stream->next);
     capture->graph->capture = nullptr;
     capture->graph = nullptr;  // the caller owns it from now on
   }

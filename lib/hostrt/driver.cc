@@ -159,6 +159,17 @@ CUresult get_dependencies(CUgraphNode node, CUgraphNode* dependencies, CUgraphEd
   });
 }
 
+CUresult get_edges(CUgraph graph, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* edges, std::size_t* count) {
+  auto* const data = reinterpret_cast<cudaGraphEdgeData*>(edges);
+  return call_driver(Function::kGraphGetEdges, [&] {
+#if CUDART_VERSION >= 13000
+    return cudaGraphGetEdges(graph, from, to, data, count);
+#else
+    return cudaGraphGetEdges_v2(graph, from, to, data, count);
+#endif
+  });
+}
+
 CUresult get_kernel_attribute(CUgraphNode node, CUlaunchAttributeID id, CUlaunchAttributeValue* value) {
   static_assert(sizeof *value == sizeof(cudaLaunchAttributeValue), "the driver's values are the runtime's");
   return call_driver(Function::kGraphKernelNodeGetAttribute, [&] {
@@ -344,6 +355,7 @@ const EntryPoint kEntryPoints[] = {
     {"cuGetErrorString", 6000, reinterpret_cast<void*>(&text_of_error)},
     {"cuGraphAddKernelNode", 12000, reinterpret_cast<void*>(&add_kernel_node)},
     {"cuGraphExecKernelNodeSetParams", 12000, reinterpret_cast<void*>(&set_kernel_node)},
+    {"cuGraphGetEdges", 12030, reinterpret_cast<void*>(&get_edges)},
     {"cuGraphKernelNodeGetAttribute", 11080, reinterpret_cast<void*>(&get_kernel_attribute)},
     {"cuGraphKernelNodeGetParams", 12000, reinterpret_cast<void*>(&get_kernel_node)},
     {"cuGraphKernelNodeSetAttribute", 11080, reinterpret_cast<void*>(&set_kernel_attribute)},

@@ -159,6 +159,7 @@ std::shared_ptr<Program> make_program(State& state, const Graph& graph, const st
     program->has_host_functions |= type == cudaGraphNodeTypeHost;
     program->has_memory |= type == cudaGraphNodeTypeMemAlloc || type == cudaGraphNodeTypeMemFree;
   }
+  for (const Node* node : graph.exits) program->exits.push_back(static_cast<std::uint32_t>(node->position));
   hold(state, *program, graph);
   return program;
 }

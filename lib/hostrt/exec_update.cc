@@ -1,9 +1,9 @@
 // cudaGraphExecUpdate pairs the nodes of an executable with those of a template, checks every pair, and only then takes
 // the template's parameters. An update that fails leaves the executable unchanged (facts 20).
 //
-// Pairing starts at the exit nodes, in the order of their creation, and follows dependencies in the order of the edges.
-// So two captures that enqueued their branches in different orders still pair correctly if they joined them in the same
-// order (facts 22).
+// Pairing starts at the exit nodes, in the order in which they became that, and follows dependencies in the order of
+// the edges (facts 22). A capture gives them the order of its stream's dependencies at its end. So two captures that
+// enqueued their branches in different orders still pair correctly if they joined them in the same order.
 
 #include <algorithm>
 #include <memory>
@@ -35,11 +35,8 @@ class Pairing {
   // Returns false if topologies or node types differ. refusal() then names the place.
   bool pair_all() {
     if (program_.nodes.size() != graph_.nodes.size()) return refuse(cudaGraphExecUpdateErrorTopologyChanged, nullptr);
-    const std::vector<std::uint32_t> mine = program_exits();
-    std::vector<const Node*> exits;
-    for (const Node* node : graph_.nodes) {
-      if (node->dependents.empty()) exits.push_back(node);
-    }
+    const std::vector<std::uint32_t>& mine = program_.exits;
+    const std::vector<Node*>& exits = graph_.exits;
     if (exits.size() != mine.size()) {
       // "hGraph has more exit nodes ...: errorNode is set to one of the exit nodes in hGraph". With fewer exit nodes,
       // no node is named.
@@ -69,18 +66,6 @@ class Pairing {
   bool refuse(cudaGraphExecUpdateResult result, const Node* node, const Node* from = nullptr) {
     refusal_ = {result, node, from};
     return false;
-  }
-
-  std::vector<std::uint32_t> program_exits() const {
-    std::vector<bool> has_dependents(program_.nodes.size(), false);
-    for (const ProgramNode& node : program_.nodes) {
-      for (const auto& dependency : node.dependencies) has_dependents[dependency.position] = true;
-    }
-    std::vector<std::uint32_t> exits;
-    for (std::uint32_t i = 0; i < program_.nodes.size(); ++i) {
-      if (!has_dependents[i]) exits.push_back(i);
-    }
-    return exits;
   }
 
   // `dependent` is the node through which this pair was reached, if any.

@@ -59,11 +59,11 @@ Graph& clone_graph(State& state, const Graph& original) {
   for (const Node* node : original.nodes) {
     Node* twin = copy.nodes[node->position];
     for (const Edge& edge : node->dependencies) {
-      Node* from = copy.nodes[edge.from->position];
-      twin->dependencies.push_back(Edge{from, edge.data});
-      from->dependents.push_back(twin);
+      connect(*twin, Edge{copy.nodes[edge.from->position], edge.data});
     }
   }
+  copy.exits.clear();
+  for (const Node* node : original.exits) copy.exits.push_back(copy.nodes[node->position]);
   copy_references(state, original, copy);
   return copy;
 }
@@ -91,15 +91,29 @@ Node& add_node(State& state, Graph& graph, NodeParams params, const std::vector<
   node.graph = &graph;
   node.position = graph.nodes.size();
   node.params = std::move(params);
-  node.dependencies = dependencies;
   graph.nodes.push_back(&node);
+  graph.exits.push_back(&node);
   node.handle = reinterpret_cast<cudaGraphNode_t>(state.nodes.add(std::move(owned)));
-  for (const Edge& edge : node.dependencies) edge.from->dependents.push_back(&node);
+  for (const Edge& edge : dependencies) connect(node, edge);
   return node;
 }
 
+void connect(Node& target, const Edge& edge) {
+  target.dependencies.push_back(edge);
+  edge.from->dependents.push_back(&target);
+  std::erase(target.graph->exits, edge.from);
+}
+
+void disconnect(Node& target, const Edge& edge) {
+  Node* const from = edge.from;
+  std::erase(target.dependencies, Edge(edge));
+  std::erase(from->dependents, &target);
+  if (from->dependents.empty()) target.graph->exits.push_back(from);
+}
+
 void destroy_node(State& state, Node& node) {
-  for (const Edge& edge : node.dependencies) std::erase(edge.from->dependents, &node);
+  while (!node.dependencies.empty()) disconnect(node, node.dependencies.front());
+  std::erase(node.graph->exits, &node);
   for (Node* dependent : node.dependents) {
     std::erase_if(dependent->dependencies, [&](const Edge& edge) { return edge.from == &node; });
   }

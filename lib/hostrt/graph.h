@@ -24,6 +24,10 @@ void destroy_graph(State& state, Graph& graph);
 // `dependencies` must be nodes of the same graph, each at most once.
 Node& add_node(State& state, Graph& graph, NodeParams params, const std::vector<Edge>& dependencies);
 
+// Edges between nodes of the same graph.
+void connect(Node& target, const Edge& edge);
+void disconnect(Node& target, const Edge& edge);
+
 // Removes the node and its edges and invalidates its handle. Later nodes move up by one position.
 void destroy_node(State& state, Node& node);
 

@@ -90,10 +90,7 @@ cudaError_t add_dependencies(const Call& call, cudaGraph_t handle, const cudaGra
     added.emplace_back(target, Edge{source, data != nullptr ? data[i] : cudaGraphEdgeData{}});
   }
   // This call does not detect a cycle; instantiation does, as in the real driver.
-  for (auto& [target, edge] : added) {
-    target->dependencies.push_back(edge);
-    edge.from->dependents.push_back(target);
-  }
+  for (const auto& [target, edge] : added) connect(*target, edge);
   return cudaSuccess;
 }
 
@@ -115,10 +112,7 @@ cudaError_t remove_dependencies(const Call& call, cudaGraph_t handle, const cuda
     if (std::find(edges.begin(), edges.end(), edge) == edges.end()) return cudaErrorInvalidValue;
     removed.emplace_back(target, edge);
   }
-  for (auto& [target, edge] : removed) {
-    std::erase(target->dependencies, edge);
-    std::erase(edge.from->dependents, target);
-  }
+  for (const auto& [target, edge] : removed) disconnect(*target, edge);
   return cudaSuccess;
 }
 

@@ -166,6 +166,7 @@ struct Graph {
   cudaGraph_t handle = nullptr;
   int device = 0;
   std::vector<Node*> nodes;                            // in the order of creation
+  std::vector<Node*> exits;                            // without dependents, in the order in which they became that
   Capture* capture = nullptr;                          // set while stream capture still adds nodes
   Node* parent = nullptr;                              // the child graph node or conditional node that owns this graph
   std::vector<std::shared_ptr<Condition>> conditions;  // conditions created for this graph
@@ -193,6 +194,7 @@ struct ProgramNode {
 struct Program {
   std::vector<ProgramNode> nodes;    // in the order of the base graph at instantiation
   std::vector<std::uint32_t> order;  // topological, ties in order of position
+  std::vector<std::uint32_t> exits;  // in the order of the base graph's
   std::shared_ptr<Holding> holding;  // user objects of the graph, without those of child graphs
   bool has_events = false;           // a launch records or waits for events, in child graphs as well
   bool has_memory = false;           // a launch allocates or frees memory

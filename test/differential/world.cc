@@ -107,7 +107,8 @@ Settings::Settings(std::uint64_t the_seed, const Limits& limits) : seed(the_seed
   steps = Random(seed, 7, 0).one_in(4);
   listens = Random(seed, 8, 0).one_in(3);
   constexpr int kToCompare[] = {1, 8, 24, 24};
-  runs_to_compare = limits.compare_each ? 1 : random.of(kToCompare);
+  runs_to_compare = random.of(kToCompare);
+  if (limits.compare_each) runs_to_compare = 1;
   runs = 60 + random.below(240);
   if (limits.runs > 0) runs = limits.runs;
   const int count = 4 + random.below(24);

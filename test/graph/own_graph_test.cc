@@ -256,6 +256,32 @@ TEST_F(OwnGraphTest, KeysOfOneTopologyShareAnExecutable) {
   }
 }
 
+// Nothing follows the two nodes. The second key's graph had a node behind the first one.
+TEST_F(OwnGraphTest, KeysShareWhateverTheirGraphsHadBefore) {
+  reset_sum();
+  DeviceBuffer<float> other(kSize);
+  other.write(std::vector<float>(kSize));
+  Cache cache(renting(1));
+  float sum = 0;
+  for (int i = 0; i < 6; ++i) {
+    const auto value = static_cast<float>(3 + i);
+    EXPECT_SUCCESS(cache.run(key("k", i % 2), stream, params(value), [&] {
+      const cudaGraph_t graph = new_graph();
+      const auto first = add_kernel(graph, nullptr, add, kGrid, kBlock, data.get(), kSize, 0.0f);
+      add_kernel(graph, nullptr, add, kGrid, kBlock, other.get(), kSize, 1.0f);
+      cudaGraphNode_t gone = nullptr;
+      if (i % 2 == 1) {
+        CUDA_OK(cudaGraphAddEmptyNode(&gone, graph, &first, 1));
+        CUDA_OK(cudaGraphDestroyNode(gone));
+      }
+      return given(graph, {bind(first, 2, 0)});
+    }));
+    expect_sum(sum += value);
+    EXPECT_EQ(other.read(), std::vector<float>(kSize, static_cast<float>(1 + i)));
+  }
+  EXPECT_EQ(cache.stats().instantiations, 1u);
+}
+
 // Captured keys and keys of own graphs share an executable by updates or by a parameter table, or have slots that the
 // device writes.
 TEST_F(OwnGraphTest, KeysWithSlotsShareAndAreUpdatedByTheDevice) {

@@ -130,6 +130,36 @@ TEST_F(Fact22, UpdatesPairBranchesCapturedInAnotherOrder) {
   EXPECT_EQ(20, read(1));
 }
 
+// Nothing follows the two nodes. In the second graph an edge between them was taken away.
+TEST_F(Fact22, UpdatesPairSinksInTheOrderInWhichTheyBecameThat) {
+  const auto sinks = [&](bool is_second, bool in_order) {
+    const cudaGraph_t graph = make_graph();
+    cudaGraphNode_t all[2] = {}, end = nullptr;
+    for (int i = 0; i < 2; ++i) {
+      const Params one(fill, 1, 1, device_ + 1 + i, 1, 1.0f);
+      GIVES(cudaSuccess, cudaGraphAddKernelNode(&all[i], graph, nullptr, 0, one.get()));
+    }
+    if (is_second) {
+      GIVES(cudaSuccess, add_edge(graph, all[0], all[1]));
+      GIVES(cudaSuccess, remove_edge(graph, all[0], all[1]));
+    }
+    if (in_order) {
+      GIVES(cudaSuccess, cudaGraphAddEmptyNode(&end, graph, all, 2));
+      GIVES(cudaSuccess, cudaGraphDestroyNode(end));
+    }
+    return graph;
+  };
+  for (const bool in_order : {false, true}) {
+    const cudaGraph_t base = sinks(false, in_order);
+    const cudaGraphExec_t executable = instantiate(base);
+    GIVES(cudaSuccess, update(executable, sinks(true, in_order)));
+    GIVES(cudaSuccess, patch(executable, nodes(base)[0], 5));
+    EXPECT_EQ(5, run(executable));
+    EXPECT_EQ(in_order ? 0 : 1, read(1));
+    EXPECT_EQ(in_order ? 1 : 0, read(2));
+  }
+}
+
 // The cache pairs the nodes of siblings, and of a graph and its clone, by their positions in this list.
 TEST_F(Fact22, NodesAreListedInTheOrderOfTheCapturingCallsAlsoThoseOfAClone) {
   for (int round = 0; round < 20; ++round) {
