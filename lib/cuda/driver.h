@@ -31,7 +31,8 @@ struct Driver {
   Call<CUgraphNode, CUgraphNodeType*> node_type = find("cuGraphNodeGetType");
   Call<CUgraphNode, CUgraphNode*, CUgraphEdgeData*, std::size_t*> node_dependencies =
       find("cuGraphNodeGetDependencies", 12030);
-  Call<CUgraph, CUgraphNode*, CUgraphNode*, CUgraphEdgeData*, std::size_t*> edges = find("cuGraphGetEdges", 12030);
+  Call<CUgraphNode, CUgraphNode*, CUgraphEdgeData*, std::size_t*> node_dependents =
+      find("cuGraphNodeGetDependentNodes", 12030);
   Call<CUgraphNode, CUDA_KERNEL_NODE_PARAMS*> kernel_params = find("cuGraphKernelNodeGetParams");
   Call<CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*> set_kernel_params = find("cuGraphKernelNodeSetParams");
   Call<CUgraphNode, CUlaunchAttributeID, CUlaunchAttributeValue*> kernel_attribute =

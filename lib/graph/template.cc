@@ -1,8 +1,6 @@
 #include "graph/template.h"
 
-#include <algorithm>
 #include <atomic>
-#include <iterator>
 
 #include "cuda/driver.h"
 
@@ -62,22 +60,17 @@ SlotNode Slots::begin(std::size_t fields_size) {
 }
 
 CallResult Template::order_sinks() {
-  if (nodes.size() < 2 || driver().edges == nullptr) return {};  // Without that call there are no updates.
-  std::vector<cudaGraphNode_t> from, to;
-  std::vector<CUgraphEdgeData> data;
-  std::size_t count = 0;
-  do {  // The arrays may be too small.
-    from.resize(from.empty() ? nodes.size() : 2 * from.size());
-    to.resize(from.size());
-    data.resize(count = from.size());
-    const CUresult result = driver().edges(graph.get(), from.data(), to.data(), data.data(), &count);
-    if (result != CUDA_SUCCESS) return {"cudaGraphGetEdges", static_cast<cudaError_t>(result), /*latches=*/false};
-  } while (count == from.size());
-  from.resize(count);
-  std::sort(from.begin(), from.end());
+  if (driver().node_dependents == nullptr) return {};  // Then there are no updates.
+  // cudaGraphGetEdges would take 60 times as long for 2,000 nodes.
   std::vector<cudaGraphNode_t> sinks;
-  std::copy_if(nodes.begin(), nodes.end(), std::back_inserter(sinks),
-               [&](cudaGraphNode_t node) { return !std::binary_search(from.begin(), from.end(), node); });
+  for (const cudaGraphNode_t node : nodes) {
+    std::size_t count = 0;
+    const CUresult result = driver().node_dependents(node, nullptr, nullptr, &count);
+    if (result != CUDA_SUCCESS) {
+      return {"cudaGraphNodeGetDependentNodes", static_cast<cudaError_t>(result), /*latches=*/false};
+    }
+    if (count == 0) sinks.push_back(node);
+  }
   if (sinks.size() < 2) return {};
   // When the node goes that depends on them, they become sinks in its order.
   cudaGraphNode_t end = nullptr;

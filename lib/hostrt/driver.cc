@@ -159,13 +159,13 @@ CUresult get_dependencies(CUgraphNode node, CUgraphNode* dependencies, CUgraphEd
   });
 }
 
-CUresult get_edges(CUgraph graph, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* edges, std::size_t* count) {
+CUresult get_dependents(CUgraphNode node, CUgraphNode* dependents, CUgraphEdgeData* edges, std::size_t* count) {
   auto* const data = reinterpret_cast<cudaGraphEdgeData*>(edges);
-  return call_driver(Function::kGraphGetEdges, [&] {
+  return call_driver(Function::kGraphNodeGetDependentNodes, [&] {
 #if CUDART_VERSION >= 13000
-    return cudaGraphGetEdges(graph, from, to, data, count);
+    return cudaGraphNodeGetDependentNodes(node, dependents, data, count);
 #else
-    return cudaGraphGetEdges_v2(graph, from, to, data, count);
+    return cudaGraphNodeGetDependentNodes_v2(node, dependents, data, count);
 #endif
   });
 }
@@ -355,12 +355,12 @@ const EntryPoint kEntryPoints[] = {
     {"cuGetErrorString", 6000, reinterpret_cast<void*>(&text_of_error)},
     {"cuGraphAddKernelNode", 12000, reinterpret_cast<void*>(&add_kernel_node)},
     {"cuGraphExecKernelNodeSetParams", 12000, reinterpret_cast<void*>(&set_kernel_node)},
-    {"cuGraphGetEdges", 12030, reinterpret_cast<void*>(&get_edges)},
     {"cuGraphKernelNodeGetAttribute", 11080, reinterpret_cast<void*>(&get_kernel_attribute)},
     {"cuGraphKernelNodeGetParams", 12000, reinterpret_cast<void*>(&get_kernel_node)},
     {"cuGraphKernelNodeSetAttribute", 11080, reinterpret_cast<void*>(&set_kernel_attribute)},
     {"cuGraphKernelNodeSetParams", 12000, reinterpret_cast<void*>(&set_kernel_of_graph)},
     {"cuGraphNodeGetDependencies", 12030, reinterpret_cast<void*>(&get_dependencies)},
+    {"cuGraphNodeGetDependentNodes", 12030, reinterpret_cast<void*>(&get_dependents)},
     {"cuGraphNodeGetType", 10000, reinterpret_cast<void*>(&get_node_type)},
     {"cuKernelGetFunction", 12000, reinterpret_cast<void*>(&function_of)},
     {"cuLaunchKernel", 4000, reinterpret_cast<void*>(&launch_kernel<false>),
