@@ -301,7 +301,8 @@ TEST_F(StructureTest, LaunchesOfHits) {
 TEST_F(StructureTest, EntriesOfRunsThatFailEarlyAreUsedAgain) {
   cudaGraph_t graph = nullptr;
   CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
-  for (int i = 0; i < 10000; ++i) EXPECT_FALSE(cache.run(key("fails", i), stream, [](cudaStream_t) {}).ok());
+  for (std::size_t i = 0; i < Index::kMaxColdEntries + 500; ++i)
+    EXPECT_FALSE(cache.run(key("fails", i), stream, [](cudaStream_t) {}).ok());
   CUDA_OK(cudaStreamEndCapture(stream, &graph));
   CUDA_OK(cudaGraphDestroy(graph));
   EXPECT_LE(index(cache).next_id(), Index::kMaxColdEntries + 100);
