@@ -32,6 +32,14 @@ inline Options called_once() {
   return options;
 }
 
+// The entry of this label, or an empty one.
+inline EntryInfo entry_of(const Cache& cache, const std::string& label) {
+  for (const EntryInfo& entry : cache.entries()) {
+    if (entry.label == label) return entry;
+  }
+  return {};
+}
+
 // A stream with memory of its own, for forked work.
 struct Branch {
   // Calls enqueue(). Its work on the branch runs after the present work of `from` and before later work of it.

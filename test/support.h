@@ -95,6 +95,13 @@ inline Options renting(int max_executables = Options().max_executables) {
   return forced(Sharing::kUpdates, max_executables);
 }
 
+inline void expect_empty(const Cache& cache) {
+  const Stats stats = cache.stats();
+  EXPECT_EQ(stats.live_executables, 0u);
+  EXPECT_EQ(stats.live_templates, 0u);
+  EXPECT_EQ(stats.families, 0u);
+}
+
 // Returns a copy of `values` on the device; waits for all work.
 template <class T>
 class DeviceBuffer {
@@ -174,6 +181,25 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
+// A stream of these flags and of this priority. Its destruction has to succeed.
+class StreamOf {
+ public:
+  StreamOf(unsigned flags, int priority) { CUDA_OK(cudaStreamCreateWithPriority(&stream_, flags, priority)); }
+  ~StreamOf() { CUDA_OK(cudaStreamDestroy(stream_)); }
+  StreamOf(const StreamOf&) = delete;
+  StreamOf& operator=(const StreamOf&) = delete;
+  operator cudaStream_t() const { return stream_; }  // NOLINT(google-explicit-constructor)
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+// The priorities that streams of the current device may have. A lower number is a greater priority.
+struct Priorities {
+  Priorities() { CUDA_OK(cudaDeviceGetStreamPriorityRange(&least, &greatest)); }
+  int least = 0, greatest = 0;
+};
+
 class Event {
  public:
   Event() { CUDA_OK(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
@@ -198,6 +224,12 @@ inline int device_count() {
   int count = 0;
   CUDA_OK(cudaGetDeviceCount(&count));
   return count;
+}
+
+inline int current_device() {
+  int device = -1;
+  CUDA_OK(cudaGetDevice(&device));
+  return device;
 }
 
 // Memory and a stream of device 1, for forked work. Device 0 is current before and after.

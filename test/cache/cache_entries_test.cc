@@ -92,9 +92,7 @@ TEST_F(CacheTest, ClearForgetsEveryKeyAndKeepsTheCounters) {
   for (int i = 0; i < 5; ++i) EXPECT_RUN(kInstantiated, run_add(cache, key(i)));
   cache.clear();
   EXPECT_TRUE(cache.entries().empty());
-  EXPECT_EQ(cache.stats().live_executables, 0u);
-  EXPECT_EQ(cache.stats().live_templates, 0u);
-  EXPECT_EQ(cache.stats().families, 0u);
+  expect_empty(cache);
   EXPECT_EQ(cache.stats().estimated_device_bytes, 0u);
   EXPECT_EQ(cache.stats().outcome(Outcome::kInstantiated), 5u);
   EXPECT_EQ(cache.stats().evictions, 0u);
@@ -186,8 +184,7 @@ TEST_F(CacheTest, EntriesShowExecutablesAndTemplates) {
 
 TEST_F(CacheTest, OptionsReportTheDevice) {
   Cache cache;
-  int device = -1;
-  CUDA_OK(cudaGetDevice(&device));
+  const int device = current_device();
   EXPECT_EQ(cache.options().device, Options::kCurrentDevice);
   EXPECT_TRUE(run_add(cache, key("k")).ok());
   EXPECT_EQ(cache.options().device, device);

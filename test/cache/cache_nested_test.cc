@@ -108,17 +108,16 @@ TEST_F(CacheTest, NestedRunWithParamsMakesTheOuterRunEager) {
 // A graph of the outer run would miss the work of the inner one.
 TEST_F(CacheTest, NestedRunOnAnIndependentStreamMakesTheOuterRunEager) {
   Cache cache;
-  Stream other;
-  DeviceBuffer<float> second(kSize);
+  Branch other;
   for (int i = 1; i <= 8; ++i) {
     EXPECT_RUN(kEager, cache.run(key("outer"), stream, [&](cudaStream_t on) {
-      EXPECT_SUCCESS(cache.run(key("inner"), other, [&](cudaStream_t s) {
-        return launch(add, kGrid, kBlock, s, second.get(), kSize, 1.0f);
+      EXPECT_SUCCESS(cache.run(key("inner"), other.stream, [&](cudaStream_t s) {
+        return launch(add, kGrid, kBlock, s, other.data.get(), kSize, 1.0f);
       }));
       return add_one(on);
     }));
     expect_sum(static_cast<float>(i));
-    EXPECT_EQ(second.read(), std::vector<float>(kSize, static_cast<float>(i)));
+    EXPECT_EQ(other.data.read(), std::vector<float>(kSize, static_cast<float>(i)));
   }
   EXPECT_EQ(cache.stats().outcome(Outcome::kInstantiated), 1u);  // of the inner key
   EXPECT_EQ(cache.stats().outcome(Outcome::kReplayed), 7u);
@@ -126,17 +125,16 @@ TEST_F(CacheTest, NestedRunOnAnIndependentStreamMakesTheOuterRunEager) {
 
 TEST_F(CacheTest, RecursionWithTheSameKeyOnAnotherStreamRunsThere) {
   Cache cache;
-  Stream other;
-  DeviceBuffer<float> second(kSize);
+  Branch other;
   std::function<cudaError_t(cudaStream_t)> fn = [&](cudaStream_t on) {
-    if (on != other) {
-      EXPECT_TRUE(cache.run(key("k"), other, fn).ok());
+    if (on != other.stream) {
+      EXPECT_TRUE(cache.run(key("k"), other.stream, fn).ok());
     }
-    return launch(add, kGrid, kBlock, on, on == other ? second.get() : data.get(), kSize, 1.0f);
+    return launch(add, kGrid, kBlock, on, on == other.stream ? other.data.get() : data.get(), kSize, 1.0f);
   };
   EXPECT_RUN(kEager, cache.run(key("k"), stream, fn));
   expect_sum(1);
-  EXPECT_EQ(second.read(), std::vector<float>(kSize, 1));
+  EXPECT_EQ(other.data.read(), std::vector<float>(kSize, 1));
 }
 
 TEST_F(CacheTest, EvictedKeyIsNotNewAgain) {

@@ -15,12 +15,6 @@
 namespace graphcache::test {
 namespace {
 
-void expect_current_device(int wanted) {
-  int current = -1;
-  CUDA_OK(cudaGetDevice(&current));
-  EXPECT_EQ(current, wanted);
-}
-
 // ---- The forms of a run ---------------------------------------------------------------------------------------------
 
 TEST_F(CacheTest, WithoutAStreamTakesTheStreamOfTheOptionsWhichIsThePerThreadDefaultStream) {
@@ -254,7 +248,7 @@ TEST_F(CacheTest, RunsAreRightWhicheverDeviceIsCurrent) {
     EXPECT_RUN(kPatched, run("k", 6));
   })
       .join();
-  expect_current_device(1);
+  EXPECT_EQ(current_device(), 1);
   CUDA_OK(cudaSetDevice(0));
   expect_sum(22);
   EXPECT_EQ(bytes.read()[15], 6);
@@ -310,7 +304,7 @@ TEST_F(CacheTest, TheCallersDeviceIsCurrentWhateverFnLeaves) {
           EXPECT_SUCCESS(cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<float> v) {
             rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
             ++calls;
-            expect_current_device(0);
+            EXPECT_EQ(current_device(), 0);
             CUDA_OK(cudaSetDevice(1));
             if (throws) throw std::runtime_error("of fn");
           }));
@@ -319,7 +313,7 @@ TEST_F(CacheTest, TheCallersDeviceIsCurrentWhateverFnLeaves) {
         } catch (const std::runtime_error&) {
           sum += value;  // By the direct call of fn.
         }
-        expect_current_device(before);
+        EXPECT_EQ(current_device(), before);
       };
       run(1, true);
       run(2, false);
@@ -353,7 +347,7 @@ TEST_F(CacheTest, SwitchesAndRestoresAreRightWhicheverDeviceIsCurrent) {
       .join();
   EXPECT_TRUE(cache.erase(key("b")));
   EXPECT_RUN(kRestored, run("a", 0, 5));
-  expect_current_device(1);
+  EXPECT_EQ(current_device(), 1);
   CUDA_OK(cudaSetDevice(0));
   expect_sum(15 + 3 * 10 + 2 * 100);
 }

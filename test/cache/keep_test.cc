@@ -431,7 +431,6 @@ TEST_F(KeepTest, TheOuterRecorderKeepsInsideTheBodyOfAConditionalNode) {
 TEST_F(KeepTest, ACaptureThatIsNotKeptKeepsNothing) {
   enum Way { kBreaks, kFails, kThrows, kIsEmpty, kForgetsToJoin, kHandsOutMemory, kUsesPageable };
   const auto side = std::make_unique<Stream>();
-  Event fork;
   float* handed_out = nullptr;
   for (const OnCaptureFailure reaction : {OnCaptureFailure::kRunDirectly, OnCaptureFailure::kReturnError}) {
     for (const Way way : {kBreaks, kFails, kThrows, kIsEmpty, kForgetsToJoin, kHandsOutMemory, kUsesPageable}) {
@@ -446,8 +445,7 @@ TEST_F(KeepTest, ACaptureThatIsNotKeptKeepsNothing) {
             if (way == kBreaks && is_capturing(rec.stream())) (void)cudaStreamSynchronize(rec.stream());
             if (way == kThrows) throw std::runtime_error("on purpose");
             if (way == kForgetsToJoin) {
-              CUDA_OK(cudaEventRecord(fork, rec.stream()));
-              CUDA_OK(cudaStreamWaitEvent(*side, fork, 0));
+              let_follow(*side, rec.stream());
               CUDA_OK(launch(do_nothing, 1, 1, *side));
             }
             if (way == kHandsOutMemory) {

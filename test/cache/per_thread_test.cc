@@ -38,8 +38,7 @@ TEST_F(PerThreadTest, StreamZeroIsThatOfTheUnit) {
       for (int i = 0; i < 6; ++i) {
         cudaStream_t seen = nullptr;
         const float value = static_cast<float>(1 + i / 2);
-        const auto outcome = unit->run(way, cache, data.get(), value, &seen);
-        ASSERT_TRUE(outcome.ok()) << what << outcome.status();
+        ASSERT_SUCCESS(unit->run(way, cache, data.get(), value, &seen)) << what;
         sum += value;
         CUDA_OK(unit->read(result, data.get(), kBytes));
         CUDA_OK(unit->wait());
@@ -62,8 +61,7 @@ TEST_F(PerThreadTest, TheOptionsStreamIsThatOfTheUnitThatSetIt) {
       DeviceBuffer<float> data(100);
       cudaStream_t seen = nullptr;
       for (int i = 1; i <= 3; ++i) {
-        const auto outcome = unit->run_by_default(cache, data.get(), 1, &seen);
-        ASSERT_TRUE(outcome.ok()) << outcome.status();
+        ASSERT_SUCCESS(unit->run_by_default(cache, data.get(), 1, &seen));
         CUDA_OK(of_options->read(result, data.get(), kBytes));
         CUDA_OK(of_options->wait());
         EXPECT_EQ(result[99], static_cast<float>(i));

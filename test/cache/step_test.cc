@@ -83,8 +83,7 @@ TEST_F(StepTest, WithoutAStreamTakesTheStreamOfTheOptions) {
 TEST_F(StepTest, StreamsTakeTurns) {
   Cache cache;
   auto step = cache.prepare(key("k"), adder_of(1));
-  cudaStream_t other = nullptr;
-  CUDA_OK(cudaStreamCreate(&other));
+  const StreamOf other(cudaStreamDefault, 0);
   int runs = 0;
   const cudaStream_t turns[] = {
       stream,           other,   stream, nullptr, cudaStreamPerThread, other, cudaStreamPerThread,
@@ -96,7 +95,6 @@ TEST_F(StepTest, StreamsTakeTurns) {
   }
   expect_sum(static_cast<float>(runs));
   EXPECT_EQ(calls, 1);
-  CUDA_OK(cudaStreamDestroy(other));
 }
 
 // One executable for two keys: each run evicts the other key's, or takes it as a sibling. So a step must not use what

@@ -38,12 +38,6 @@ class ValuesRunsTest : public ValuesTest {
       expect_data(number(first + i));
     }
   }
-  static EntryInfo entry_of(const Cache& cache, const std::string& label) {
-    for (const EntryInfo& entry : cache.entries()) {
-      if (entry.label == label) return entry;
-    }
-    return {};
-  }
 };
 
 // ---- Ways to run ----------------------------------------------------------------------------------------------------
@@ -215,23 +209,15 @@ TEST_F(ValuesRunsTest, InAForeignCaptureTheWorkHasThePresentValues) {
 // ---- Between two recordings -----------------------------------------------------------------------------------------
 
 TEST_F(ValuesRunsTest, StreamsOfTwoPrioritiesLearnTogether) {
-  int least = 0, greatest = 0;
-  CUDA_OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  cudaStream_t streams[2] = {};
-  for (cudaStream_t& one : streams) {
-    const int priority = &one == streams ? least : greatest;
-    CUDA_OK(cudaStreamCreateWithPriority(&one, cudaStreamNonBlocking, priority));
+  const Priorities priorities;
+  const StreamOf streams[] = {{cudaStreamNonBlocking, priorities.least}, {cudaStreamNonBlocking, priorities.greatest}};
+  Cache cache;
+  for (int i = 0; i < 12; ++i) {
+    EXPECT_SUCCESS(cache.run(key("k"), streams[i % 2], values(number(i)),
+                             [&](cudaStream_t on, float v) { return fill_data(on, v); }));
+    expect_data(number(i));
   }
-  {
-    Cache cache;
-    for (int i = 0; i < 12; ++i) {
-      EXPECT_SUCCESS(cache.run(key("k"), streams[i % 2], values(number(i)),
-                               [&](cudaStream_t on, float v) { return fill_data(on, v); }));
-      expect_data(number(i));
-    }
-    EXPECT_EQ(cache.stats().captures, 3u);
-  }
-  for (cudaStream_t one : streams) CUDA_OK(cudaStreamDestroy(one));
+  EXPECT_EQ(cache.stats().captures, 3u);
 }
 
 TEST_F(ValuesRunsTest, AKeyWithoutRoomCallsFnOnce) {

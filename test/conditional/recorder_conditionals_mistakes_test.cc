@@ -332,11 +332,9 @@ TEST_F(ConditionalsMistakesTest, ARunWithParamsInABodyIsRunDirectly) {
   for (const int value : {3, 4}) {
     begin(2, 1);
     EXPECT_RUN(kEager, run(cache, [&](Recorder&, Body& body) {
-                 const auto inner =
-                     cache.run(key("inner"), body.stream(), params(value), [&](Recorder& rec, Slot<int> v) {
-                       rec.launch(blend, {1, 1}, number.get(), 1, v, 1);
-                     });
-                 EXPECT_TRUE(inner.ok()) << inner.status();
+                 EXPECT_SUCCESS(cache.run(key("inner"), body.stream(), params(value), [&](Recorder& rec, Slot<int> v) {
+                   rec.launch(blend, {1, 1}, number.get(), 1, v, 1);
+                 }));
                }));
     EXPECT_EQ(number.first(), after_run(1, [&](int before) { return blended(before, value, 1); }));
   }

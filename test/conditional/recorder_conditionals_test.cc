@@ -183,7 +183,7 @@ TEST_F(RecorderConditionalsTest, TheConditionMayBeASlot) {
       const std::vector<unsigned> before{3, 0, 2, 1};
       places.write(before);
       begin(2);
-      const absl::StatusOr<Outcome> done =
+      ASSERT_SUCCESS(
           in->run(key("slots"), stream, params(places.get() + at), [&](Recorder& rec, Slot<unsigned*> place) {
             if_node(rec, place, [&](Body& body) { step(body, 3, 1); });
             switch_node(rec, place, 3, [&](Body& body, unsigned i) { step(body, 5 + static_cast<int>(i), 2); });
@@ -192,8 +192,7 @@ TEST_F(RecorderConditionalsTest, TheConditionMayBeASlot) {
               // The body cannot know which one it is.
               for (int i = 0; i < places.size(); ++i) body.launch(count_down, {1, 1}, places.get() + i);
             });
-          });
-      ASSERT_TRUE(done.ok()) << done.status();
+          }));
       int expected = 2;
       const unsigned value = before[static_cast<std::size_t>(at)];
       if (value != 0) expected = blended(expected, 3, 1);

@@ -88,9 +88,7 @@ TEST_F(ErrorsTest, DeviceThatCannotBeMadeCurrentIsAnError) {
   EXPECT_TRUE(mentions(status, "cudaSetDevice")) << status;
   hostrt::clear_failures();
   EXPECT_RUN(kInstantiated, cache.run(key("my label"), *stream, work()));
-  int device = -1;
-  CUDA_OK(cudaGetDevice(&device));
-  EXPECT_EQ(device, 1);
+  EXPECT_EQ(current_device(), 1);
   CUDA_OK(cudaSetDevice(0));
 }
 
@@ -124,15 +122,12 @@ TEST_F(ErrorsTest, FailedQueryOfTheCaptureOfANestedRunIsReturned) {
 // The stream may or may not be part of the capture. As long as that is unknown, nothing is captured.
 TEST_F(ErrorsTest, FailedQueryOfTheCaptureOfAForkedStreamIsReturnedOrMakesTheRunDirect) {
   Stream side;
-  Event fork, join;
   const auto run = [&](Cache& cache, bool fails) {
     return cache.run(key("my label"), *stream, [&, fails](Recorder& rec) {
-      CUDA_OK(cudaEventRecord(fork, rec.stream()));
-      CUDA_OK(cudaStreamWaitEvent(side, fork, 0));
+      let_follow(side, rec.stream());
       if (fails && is_capturing(rec.stream())) hostrt::fail_call("cudaStreamGetCaptureInfo", 1, cudaErrorUnknown);
       rec.on(side).launch(add, {1, kSize}, data->get(), kSize, 1);
-      CUDA_OK(cudaEventRecord(join, side));
-      CUDA_OK(cudaStreamWaitEvent(rec.stream(), join, 0));
+      let_follow(rec.stream(), side);
     });
   };
   Cache strict({.on_capture_failure = OnCaptureFailure::kReturnError});

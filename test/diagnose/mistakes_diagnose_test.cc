@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "diagnose_support.h"
+#include "in_threads.h"
 
 #ifdef GRAPHCACHE_TEST_CUDA
 #include <cuda.h>
@@ -38,8 +39,7 @@ TEST_F(MistakesDiagnoseTest, TheCallThatBreaksACaptureIsNamed) {
   Event elsewhere;
   CUDA_OK(cudaEventRecord(elsewhere, other));
   DeviceBuffer<float> target(kSize);
-  cudaStream_t blocking = nullptr;
-  CUDA_OK(cudaStreamCreate(&blocking));
+  const StreamOf blocking(cudaStreamDefault, 0);
   float* weights = nullptr;
   CUDA_OK(cudaMalloc(reinterpret_cast<void**>(&weights), 64));
   float* more = nullptr;
@@ -81,7 +81,6 @@ TEST_F(MistakesDiagnoseTest, TheCallThatBreaksACaptureIsNamed) {
   EXPECT_EQ(target.first(), 7);
   EXPECT_NE(more, nullptr);
   CUDA_OK(cudaFree(more));
-  CUDA_OK(cudaStreamDestroy(blocking));
 }
 
 TEST_F(MistakesDiagnoseTest, ACallOfAnotherThreadIsSaidToBeSoAndLoggedInThatThread) {
@@ -238,23 +237,19 @@ TEST_F(MistakesDiagnoseTest, CapturesOfSeveralThreadsAreDistinguished) {
   Cache cache(diagnosing());
   std::array<DeviceBuffer<float>, kThreads> sums{DeviceBuffer<float>(kSize), DeviceBuffer<float>(kSize),
                                                  DeviceBuffer<float>(kSize), DeviceBuffer<float>(kSize)};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&, i] {
-      const Stream on;
-      const Event idle;
-      for (int run = 0; run < kRuns; ++run) {
-        EXPECT_SUCCESS(cache.run(key("k", i, run), on, [&](cudaStream_t s) {
-          CUDA_OK(launch(add, kGrid, kBlock, s, sums[i].get(), kSize, 1.0f));
-          if (i == 1) wait_until_done(s);
-          if (i == 2) is_done(idle);
-          cudaGetLastError();
-        }));
-      }
-      CUDA_OK(cudaStreamSynchronize(on));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  in_threads(kThreads, [&](int i) {
+    const Stream on;
+    const Event idle;
+    for (int run = 0; run < kRuns; ++run) {
+      EXPECT_SUCCESS(cache.run(key("k", i, run), on, [&](cudaStream_t s) {
+        CUDA_OK(launch(add, kGrid, kBlock, s, sums[i].get(), kSize, 1.0f));
+        if (i == 1) wait_until_done(s);
+        if (i == 2) is_done(idle);
+        cudaGetLastError();
+      }));
+    }
+    CUDA_OK(cudaStreamSynchronize(on));
+  });
   for (const DeviceBuffer<float>& sum : sums) EXPECT_EQ(sum.read(), std::vector<float>(kSize, kRuns));
   for (const EntryInfo& entry : cache.entries()) {
     SCOPED_TRACE(entry.key.to_string() + ": " + entry.error);

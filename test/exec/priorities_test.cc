@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <deque>
 #include <random>
 #include <vector>
 
@@ -17,20 +18,13 @@ constexpr int kNodes = 30;  // from 25 slot nodes on, the default options let th
 class PrioritiesTest : public testing::Test {
  protected:
   PrioritiesTest() {
-    int least = 0, greatest = 0;
-    CUDA_OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    const auto [least, greatest] = Priorities();
     for (const int priority : {least, greatest, (least + greatest) / 2}) {
       for (const unsigned flags : {cudaStreamNonBlocking, cudaStreamDefault}) {
-        cudaStream_t stream = nullptr;
-        CUDA_OK(cudaStreamCreateWithPriority(&stream, flags, priority));
-        streams.push_back(stream);
+        streams.push_back(own.emplace_back(flags, priority));
       }
     }
     streams.push_back(cudaStreamPerThread);
-  }
-  ~PrioritiesTest() override {
-    streams.pop_back();
-    for (const cudaStream_t stream : streams) cudaStreamDestroy(stream);
   }
 
   cudaStream_t any_stream() { return streams[random() % streams.size()]; }
@@ -48,6 +42,7 @@ class PrioritiesTest : public testing::Test {
     ASSERT_EQ(count.first(), static_cast<int>(32 * grid * kNodes)) << to_string(*outcome) << " on stream " << stream;
   }
 
+  std::deque<StreamOf> own;
   std::vector<cudaStream_t> streams;
   std::mt19937 random{5};
   DeviceBuffer<int> count{1};

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <random>
-#include <thread>
 #include <vector>
 
+#include "in_threads.h"
 #include "sharing_support.h"
 
 namespace graphcache::test {
@@ -148,28 +148,23 @@ TEST_F(SharedTableTest, ThreadsShareAndEachHasItsOwnResults) {
     use(one_table(executables));
     std::vector<int> wanted(kSize, 1);
     memory.write(wanted);
-    std::vector<std::thread> threads;
-    for (int t = 0; t < kThreads; ++t) {
-      threads.emplace_back([&, t] {
-        Stream mine;
-        std::mt19937 random(static_cast<unsigned>(t));
-        for (int i = 0; i < kRuns; ++i) {
-          const int which = static_cast<int>(random() % kMembers);
-          int* const p = at(kShare * t);
-          const auto reach = static_cast<unsigned>(1 + which % 4);
-          // A slot holds each thread's memory, because all threads use the same keys.
-          const auto outcome = cache->run(key("k", which), mine, params(p), [&](Recorder& rec, Slot<int*> to) {
-            rec.launch(blend, {reach, 32}, to, kShare, which, 5);
-            rec.launch(blend, {2, 32}, to, kShare, 3, which);
-          });
-          ASSERT_SUCCESS(outcome);
-          blend_here(&wanted[kShare * t], static_cast<int>(32 * reach), which, 5);
-          blend_here(&wanted[kShare * t], 64, 3, which);
-        }
-        CUDA_OK(cudaStreamSynchronize(mine));
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    in_threads(kThreads, [&](int t) {
+      Stream mine;
+      std::mt19937 random(static_cast<unsigned>(t));
+      for (int i = 0; i < kRuns; ++i) {
+        const int which = static_cast<int>(random() % kMembers);
+        int* const p = at(kShare * t);
+        const auto reach = static_cast<unsigned>(1 + which % 4);
+        // A slot holds each thread's memory, because all threads use the same keys.
+        ASSERT_SUCCESS(cache->run(key("k", which), mine, params(p), [&](Recorder& rec, Slot<int*> to) {
+          rec.launch(blend, {reach, 32}, to, kShare, which, 5);
+          rec.launch(blend, {2, 32}, to, kShare, 3, which);
+        }));
+        blend_here(&wanted[kShare * t], static_cast<int>(32 * reach), which, 5);
+        blend_here(&wanted[kShare * t], 64, 3, which);
+      }
+      CUDA_OK(cudaStreamSynchronize(mine));
+    });
     EXPECT_EQ(memory.read(), wanted) << executables << " executables";
   }
 }

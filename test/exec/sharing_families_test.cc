@@ -227,19 +227,16 @@ TEST_F(SharingTest, GraphsOfOtherTopologyTypesOrKindsAreNoSiblings) {
       {"one behind the other", [&](cudaStream_t s) { forked(s, false); }},
   };
   use(at_most(static_cast<int>(all.size())));
-  for (int round = 0; round < 2; ++round) {
+  const auto expect_each = [&](const char* name, Outcome wanted) {
     for (std::size_t i = 0; i < all.size(); ++i) {
       SCOPED_TRACE(all[i].first);
-      EXPECT_TRUE(did(round == 0 ? Outcome::kInstantiated : Outcome::kReplayed,
-                      run(key("k", i), [&, i](Recorder& rec) { all[i].second(rec.stream()); })));
+      EXPECT_TRUE(did(wanted, run(key(name, i), [&, i](Recorder& rec) { all[i].second(rec.stream()); })));
     }
-  }
+  };
+  for (const Outcome wanted : {Outcome::kInstantiated, Outcome::kReplayed}) expect_each("k", wanted);
   expect({.calls = all.size(), .captures = all.size(), .instantiations = all.size()});
   // Each has exactly one sibling.
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    SCOPED_TRACE(all[i].first);
-    EXPECT_RUN(kUpdated, run(key("twin", i), [&, i](Recorder& rec) { all[i].second(rec.stream()); }));
-  }
+  expect_each("twin", Outcome::kUpdated);
   const std::set<std::uint64_t> found = families(*cache);
   EXPECT_EQ(found.size(), all.size());
   EXPECT_EQ(found.count(0), 0u);
@@ -247,23 +244,15 @@ TEST_F(SharingTest, GraphsOfOtherTopologyTypesOrKindsAreNoSiblings) {
 
   // One is evicted for the other, and restored without a sibling.
   use(at_most(1));
-  for (int round = 0; round < 2; ++round) {
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      SCOPED_TRACE(all[i].first);
-      EXPECT_TRUE(did(round == 0 ? Outcome::kInstantiated : Outcome::kRestored,
-                      run(key("k", i), [&, i](Recorder& rec) { all[i].second(rec.stream()); })));
-    }
-  }
+  for (const Outcome wanted : {Outcome::kInstantiated, Outcome::kRestored}) expect_each("k", wanted);
   EXPECT_EQ(cache->stats().evictions, 2 * all.size() - 1);
   expect({.calls = all.size(), .captures = all.size(), .instantiations = 2 * all.size()});
 }
 
 TEST_F(SharingTest, PrioritiesMakeFamilies) {
-  int least = 0, greatest = 0;
-  CUDA_OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  if (least == greatest) GTEST_SKIP() << "the device knows one priority";
-  cudaStream_t urgent = nullptr;
-  CUDA_OK(cudaStreamCreateWithPriority(&urgent, cudaStreamNonBlocking, greatest));
+  const Priorities priorities;
+  if (priorities.least == priorities.greatest) GTEST_SKIP() << "the device knows one priority";
+  const StreamOf urgent(cudaStreamNonBlocking, priorities.greatest);
   for (const unsigned long long flags :
        {0ull, static_cast<unsigned long long>(cudaGraphInstantiateFlagUseNodePriority)}) {
     use(forced(Sharing::kUpdates, {.max_executables = 1, .instantiate_flags = flags}));
@@ -281,7 +270,6 @@ TEST_F(SharingTest, PrioritiesMakeFamilies) {
     EXPECT_EQ(cache->stats().refused_updates, 0u);
   }
   cache.reset();
-  CUDA_OK(cudaStreamDestroy(urgent));
 }
 
 // An update accepts another cluster size and keeps the old one (fact 19).
@@ -296,9 +284,7 @@ TEST_F(SharingTest, ClusterSizesMakeFamilies) {
   // The update that is accepted and not applied.
   cudaGraph_t graphs[2] = {};
   for (const unsigned size : {2u, 4u}) {
-    CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    launch_in(stream, size);
-    CUDA_OK(cudaStreamEndCapture(stream, &graphs[size / 4]));
+    graphs[size / 4] = capture_graph(stream, [&](cudaStream_t s) { launch_in(s, size); });
   }
   cudaGraphExec_t executable = nullptr;
   CUDA_OK(cudaGraphInstantiate(&executable, graphs[0], 0));

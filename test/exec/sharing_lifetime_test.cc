@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "in_threads.h"
 #include "sharing_support.h"
 
 namespace graphcache::test {
@@ -80,17 +81,13 @@ TEST_F(SharingTest, RunsInFlightOfEightThreads) {
     std::vector<std::unique_ptr<Log>> logs;
     for (int i = 0; i < kThreads; ++i) logs.push_back(std::make_unique<Log>(7 * kRuns));
     std::atomic<int> failed{0};
-    std::vector<std::thread> threads;
-    for (int t = 0; t < kThreads; ++t) {
-      threads.emplace_back([&, t] {
-        std::mt19937 random(static_cast<unsigned>(t));
-        for (int i = 0; i < kRuns; ++i) {
-          Log& log = *logs[static_cast<std::size_t>(t)];
-          if (!run_logged(*cache, log, static_cast<int>(random() % 6), 1000 * t + i, nullptr).ok()) ++failed;
-        }
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    in_threads(kThreads, [&](int t) {
+      std::mt19937 random(static_cast<unsigned>(t));
+      for (int i = 0; i < kRuns; ++i) {
+        Log& log = *logs[static_cast<std::size_t>(t)];
+        if (!run_logged(*cache, log, static_cast<int>(random() % 6), 1000 * t + i, nullptr).ok()) ++failed;
+      }
+    });
     EXPECT_EQ(failed, 0);
     for (const auto& log : logs) log->expect_right();
     const Stats stats = cache->stats();
@@ -112,9 +109,7 @@ TEST_F(SharingTest, CacheEndsWithSwitchedWorkInFlight) {
     for (int i = 0; i < 200; ++i) ASSERT_SUCCESS(run_logged(*cache, log, i % 3, i, nullptr));
     clear ? cache->clear() : cache.reset();
     if (clear) {
-      EXPECT_EQ(cache->stats().live_executables, 0u);
-      EXPECT_EQ(cache->stats().live_templates, 0u);
-      EXPECT_EQ(cache->stats().families, 0u);
+      expect_empty(*cache);
     }
   }
   log.expect_right();

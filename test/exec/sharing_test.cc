@@ -96,8 +96,10 @@ class SharedSlotsTest : public SharingTest {
                  pad(rec, 12, sibling);
                });
   }
-  void expect_updates() {
+  // All switches were updates, and fn was called so often.
+  void expect_updates(std::uint64_t wanted_calls) {
     const Stats stats = cache->stats();
+    EXPECT_EQ(calls, wanted_calls);
     EXPECT_EQ(stats.refused_updates, 0u);
     EXPECT_EQ(stats.families, 1u);
     EXPECT_EQ(stats.updates, stats.outcome(Outcome::kSwitched) + stats.outcome(Outcome::kUpdated));
@@ -114,8 +116,7 @@ TEST_F(SharedSlotsTest, UnchangedValuesStayThroughSwitches) {
     EXPECT_RUN(kSwitched, run_with(1, {}));
     EXPECT_RUN(kReplayed, run_with(1, {}));
   }
-  expect_updates();
-  EXPECT_EQ(calls, 2u);
+  expect_updates(2);
   EXPECT_EQ(patched_nodes(), 0u);
 }
 
@@ -140,8 +141,7 @@ TEST_F(SharedSlotsTest, ValuesAreTheRunsRightAfterEachSwitch) {
       sibling = 1 - sibling;
     }
   }
-  expect_updates();
-  EXPECT_EQ(calls, 2u);
+  expect_updates(2);
 }
 
 // A node of 0 bytes is disabled, and stays disabled after an update.
@@ -161,8 +161,7 @@ TEST_F(SharedSlotsTest, SizesBecomeZeroAndAreSetAgainAcrossSwitches) {
       }
     }
   }
-  expect_updates();
-  EXPECT_EQ(calls, 2u);
+  expect_updates(2);
   ASSERT_FALSE(HasFailure());
 }
 
@@ -202,8 +201,7 @@ TEST_F(SharedSlotsTest, RandomSequencesOfThreeSiblings) {
       last = sibling;
       last_values = values;
     }
-    expect_updates();
-    EXPECT_EQ(calls, 3u);
+    expect_updates(3);
     ASSERT_FALSE(HasFailure());
   }
 }

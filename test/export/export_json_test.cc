@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "cache_support.h"
 #include "graphcache_export/json.h"
+#include "stats_fields.h"
 
 namespace graphcache::test {
 namespace {
@@ -36,40 +38,18 @@ TEST_F(ExportJsonTest, StatsHaveTheNamesOfTheirFields) {
   Stats all;
   for (int i = 0; i < kOutcomeCount; ++i) all.outcomes[i] = 10 + i;
   for (int i = 0; i < kEagerReasonCount; ++i) all.eager_reasons[i] = 30 + i;
-  const std::vector<std::pair<const char*, std::uint64_t*>> numbers = {
-      {"failed", &all.failed},
-      {"captures", &all.captures},
-      {"capture_failures", &all.capture_failures},
-      {"value_captures", &all.value_captures},
-      {"instantiations", &all.instantiations},
-      {"updates", &all.updates},
-      {"set_switches", &all.set_switches},
-      {"patched_nodes", &all.patched_nodes},
-      {"evictions", &all.evictions},
-      {"forgotten", &all.forgotten},
-      {"refused_updates", &all.refused_updates},
-      {"refused_device_updates", &all.refused_device_updates},
-      {"verified", &all.verified},
-      {"stale", &all.stale},
-      {"live_executables", &all.live_executables},
-      {"live_templates", &all.live_templates},
-      {"families", &all.families},
-      {"estimated_device_bytes", &all.estimated_device_bytes}};
-  const std::vector<std::pair<const char*, std::chrono::nanoseconds*>> times = {
-      {"capture_time_ns", &all.capture_time},
-      {"instantiate_time_ns", &all.instantiate_time},
-      {"update_time_ns", &all.update_time},
-      {"first_launch_time_ns", &all.first_launch_time}};
   std::uint64_t next = 100;
-  for (const auto& [name, number] : numbers) *number = next++;
-  for (const auto& [name, time] : times) *time = std::chrono::nanoseconds(next++);
+  for (const NumberOfStats& number : kNumbersOfStats) all.*number.field = next++;
+  for (const TimeOfStats& time : kTimesOfStats) all.*time.field = std::chrono::nanoseconds(next++);
 
   const json found = json::parse(to_json(all));
-  for (const auto& [name, number] : numbers) EXPECT_EQ(found.at(name), *number) << name;
-  for (const auto& [name, time] : times) EXPECT_EQ(found.at(name), time->count()) << name;
+  for (const auto& [name, field, is_of_now] : kNumbersOfStats) EXPECT_EQ(found.at(name), all.*field) << name;
+  for (const auto& [name, field] : kTimesOfStats) {
+    EXPECT_EQ(found.at(std::string(name) + "_time_ns"), (all.*field).count()) << name;
+  }
   expect_counts<Outcome>(found.at("outcomes"), all.outcomes);
   expect_counts<EagerReason>(found.at("eager_reasons"), all.eager_reasons);
-  EXPECT_EQ(found.size(), numbers.size() + times.size() + 2);  // nothing else
+  EXPECT_EQ(found.size(), std::size(kNumbersOfStats) + std::size(kTimesOfStats) + 2);  // nothing else
 }
 
 TEST_F(ExportJsonTest, AnEmptyCacheHasEmptyListsAndListenersAddWhatTheyMeasured) {

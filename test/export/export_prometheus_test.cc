@@ -20,6 +20,7 @@
 #include "cache_support.h"
 #include "graphcache_export/prometheus.h"
 #include "size.h"
+#include "stats_fields.h"
 
 namespace graphcache::test {
 namespace {
@@ -117,14 +118,11 @@ TEST_F(ExportPrometheusTest, ValuesAreThoseOfStats) {
   for (const auto& [name, number] : numbers) EXPECT_EQ(found(name), static_cast<double>(number)) << name;
   EXPECT_EQ(found("measured_device_bytes"),
             static_cast<double>(find_listener<MemoryMeter>(cache.options().listeners)->bytes()));
-  const std::map<std::string, std::chrono::nanoseconds> times = {
-      {"capture_seconds_total", stats.capture_time},
-      {"instantiate_seconds_total", stats.instantiate_time},
-      {"update_seconds_total", stats.update_time},
-      {"first_launch_seconds_total", stats.first_launch_time}};
-  for (const auto& [name, time] : times) {
-    EXPECT_DOUBLE_EQ(found(name), static_cast<double>(time.count()) / 1e9) << name;
-    EXPECT_GT(time.count(), 0) << name;
+  for (const TimeOfStats& time : kTimesOfStats) {
+    SCOPED_TRACE(time.name);
+    const std::chrono::nanoseconds spent = stats.*time.field;
+    EXPECT_DOUBLE_EQ(found(std::string(time.name) + "_seconds_total"), static_cast<double>(spent.count()) / 1e9);
+    EXPECT_GT(spent.count(), 0);
   }
   // The workload also changes the counters that this one could be confused with.
   EXPECT_GT(stats.failed, 0u);

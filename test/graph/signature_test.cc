@@ -183,15 +183,11 @@ TEST_F(SignatureTest, AnUnreadablePreferredClusterSizeMakesNoSiblingsWhereTheDev
 }
 
 TEST_F(SignatureTest, PrioritiesMustAgree) {
-  cudaStream_t urgent = nullptr;
-  int least = 0, greatest = 0;
-  CUDA_OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  CUDA_OK(cudaStreamCreateWithPriority(&urgent, cudaStreamNonBlocking, greatest));
-  Stream plain;
+  const StreamOf urgent(cudaStreamNonBlocking, Priorities().greatest);
+  const Stream plain;
   const auto on = [&](cudaStream_t side) { return [&, side](cudaStream_t s) { step_on(side, s); }; };
   EXPECT_TRUE(alike(on(urgent), on(urgent)));
   EXPECT_FALSE(alike(on(urgent), on(plain)));
-  CUDA_OK(cudaStreamDestroy(urgent));
 }
 
 TEST_F(SignatureTest, DevicesMustAgree) {

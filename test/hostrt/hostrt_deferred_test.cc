@@ -9,10 +9,9 @@
 #include <set>
 #include <stdexcept>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "hostrt_support.h"
+#include "in_threads.h"
 
 namespace graphcache::test {
 namespace {
@@ -262,17 +261,13 @@ TEST_F(HostrtDeferred, ThreadsMayShareTheWork) {
   begin(3);
   constexpr int kThreads = 4, kLaunches = 500;
   int sums[kThreads] = {};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&, i] {
-      const cudaStream_t stream = new_stream();
-      for (int k = 0; k < kLaunches; ++k) OK(launch(add_to, 1, 1, stream, &sums[i], 1));
-      OK(cudaStreamSynchronize(stream));
-      EXPECT_EQ(kLaunches, sums[i]);
-      OK(cudaStreamDestroy(stream));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  in_threads(kThreads, [&](int i) {
+    const cudaStream_t stream = new_stream();
+    for (int k = 0; k < kLaunches; ++k) OK(launch(add_to, 1, 1, stream, &sums[i], 1));
+    OK(cudaStreamSynchronize(stream));
+    EXPECT_EQ(kLaunches, sums[i]);
+    OK(cudaStreamDestroy(stream));
+  });
   EXPECT_EQ(2u, hostrt::ledger().streams);
 }
 

@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "in_threads.h"
+
 namespace graphcache::test {
 namespace {
 
@@ -254,16 +256,12 @@ TEST_F(HostrtMisuse, TwoThreadsMayUseDifferentObjects) {
 TEST_F(HostrtMisuse, ThreadsThatTakeTurnsMayUseOneObject) {
   const cudaGraphExec_t executable = instantiate(capture_adds());
   std::mutex mutex;
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&] {
-      for (int i = 0; i < 500; ++i) {
-        const std::lock_guard<std::mutex> lock(mutex);
-        GIVES(cudaSuccess, cudaGraphLaunch(executable, stream_));
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  in_threads(4, [&](int) {
+    for (int i = 0; i < 500; ++i) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      GIVES(cudaSuccess, cudaGraphLaunch(executable, stream_));
+    }
+  });
   OK(cudaStreamSynchronize(stream_));
   EXPECT_EQ(2000, sum_);
   expect_no_misuse();

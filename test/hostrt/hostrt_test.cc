@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "hostrt_support.h"
+#include "in_threads.h"
 
 namespace graphcache::test {
 namespace {
@@ -342,27 +343,23 @@ TEST_F(Hostrt, ThreadsMayDoEverythingAtOnce) {
   std::vector<float> sums(kThreads);
   std::atomic<int> errors{0};
   const auto check = [&](cudaError_t error) { errors += error != cudaSuccess; };
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&, t] {
-      cudaStream_t stream = nullptr;
-      check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-      for (int i = 0; i < kRounds; ++i) {
-        cudaGraph_t graph = nullptr;
-        cudaGraphExec_t executable = nullptr;
-        check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-        check(launch(add, 1, 1, stream, &sums[t], 1, 1.0f));
-        check(cudaStreamEndCapture(stream, &graph));
-        check(cudaGraphInstantiate(&executable, graph, 0));
-        check(cudaGraphLaunch(executable, stream));
-        check(cudaGraphLaunch(executable, cudaStreamPerThread));
-        check(cudaGraphExecDestroy(executable));
-        check(cudaGraphDestroy(graph));
-      }
-      check(cudaStreamDestroy(stream));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  in_threads(kThreads, [&](int t) {
+    cudaStream_t stream = nullptr;
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    for (int i = 0; i < kRounds; ++i) {
+      cudaGraph_t graph = nullptr;
+      cudaGraphExec_t executable = nullptr;
+      check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+      check(launch(add, 1, 1, stream, &sums[t], 1, 1.0f));
+      check(cudaStreamEndCapture(stream, &graph));
+      check(cudaGraphInstantiate(&executable, graph, 0));
+      check(cudaGraphLaunch(executable, stream));
+      check(cudaGraphLaunch(executable, cudaStreamPerThread));
+      check(cudaGraphExecDestroy(executable));
+      check(cudaGraphDestroy(graph));
+    }
+    check(cudaStreamDestroy(stream));
+  });
   EXPECT_EQ(0, errors);
   for (float sum : sums) EXPECT_EQ(2 * kRounds, sum);
   EXPECT_EQ(0u, hostrt::misuses()) << hostrt::last_misuse();

@@ -54,9 +54,7 @@ TEST_F(PolicyTest, WarmReturnsTheErrorAndLeavesNothingHalfDone) {
   EXPECT_FAILURE(kInvalidArgument, bench.cache.warm(k, bench.stream, std::function<void(cudaStream_t)>()));
   CUDA_OK(cudaStreamBeginCapture(bench.stream, cudaStreamCaptureModeThreadLocal));
   EXPECT_FAILURE(kFailedPrecondition, bench.cache.warm(k, bench.stream, work));
-  cudaGraph_t graph = nullptr;
-  CUDA_OK(cudaStreamEndCapture(bench.stream, &graph));
-  CUDA_OK(cudaGraphDestroy(graph));
+  end_capture(bench.stream);
 
   EXPECT_FALSE(bench.cache.contains(k));
   EXPECT_EQ(hostrt::kernels_run(), 0u);

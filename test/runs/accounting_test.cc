@@ -93,11 +93,9 @@ TEST_F(AccountingTest, HitAllocatesNothing) {
   ASSERT_SUCCESS(run_add(cache, k));
   ASSERT_SUCCESS(run_mixed(cache, values));
 
-  CUDA_OK(cudaStreamBeginCapture(*stream, cudaStreamCaptureModeThreadLocal));
-  CUDA_OK(launch(add, kGrid, kBlock, *stream, data->get(), kSize, 1.0f));
-  cudaGraph_t graph = nullptr;
+  const cudaGraph_t graph = capture_graph(
+      *stream, [&](cudaStream_t on) { CUDA_OK(launch(add, kGrid, kBlock, on, data->get(), kSize, 1.0f)); });
   cudaGraphExec_t exec = nullptr;
-  CUDA_OK(cudaStreamEndCapture(*stream, &graph));
   CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));
   hostrt::set_execution(false);
 

@@ -192,19 +192,14 @@ TEST_F(AccountingTest, KeyIsNotLockedWhileItsVictimIsDestroyed) {
 TEST_F(AccountingTest, CurrentDeviceIsRestored) {
   hostrt::set_device_count(2);
   CUDA_OK(cudaSetDevice(1));
-  const auto expect_device_1 = [] {
-    int device = -1;
-    CUDA_OK(cudaGetDevice(&device));
-    EXPECT_EQ(device, 1);
-  };
   {
     Cache cache(forced(Sharing::kUpdates, {.device = 0}));
     const auto run = [&](Outcome outcome, const char* name) {
       EXPECT_TRUE(did(outcome, run_add(cache, key(name)))) << name;
-      expect_device_1();
+      EXPECT_EQ(current_device(), 1);
     };
     int inside = -1;
-    in_fn = [&] { CUDA_OK(cudaGetDevice(&inside)); };
+    in_fn = [&] { inside = current_device(); };
     run(Outcome::kInstantiated, "k");
     EXPECT_EQ(inside, 0);
     run(Outcome::kReplayed, "k");
@@ -214,18 +209,18 @@ TEST_F(AccountingTest, CurrentDeviceIsRestored) {
     run(Outcome::kRestored, "sibling");
     in_fn = [] { throw 7; };
     EXPECT_THROW((void)run_add(cache, key("throws")), int);
-    expect_device_1();
+    EXPECT_EQ(current_device(), 1);
     in_fn = nullptr;
     EXPECT_RUN(kEager, cache.run(key("eager"), *stream, [&](cudaStream_t s) {
-      CUDA_OK(cudaGetDevice(&inside));
+      inside = current_device();
       return cudaStreamSynchronize(s);
     }));
     EXPECT_EQ(inside, 0);
-    expect_device_1();
+    EXPECT_EQ(current_device(), 1);
     cache.clear();
-    expect_device_1();
+    EXPECT_EQ(current_device(), 1);
   }
-  expect_device_1();
+  EXPECT_EQ(current_device(), 1);
   CUDA_OK(cudaSetDevice(0));
   EXPECT_EQ(data->first(), 5.0f);
 }
@@ -237,9 +232,7 @@ TEST_F(AccountingTest, CacheTakesTheDeviceOfTheFirstRunsStream) {
   EXPECT_EQ(cache.options().device, Options::kCurrentDevice);
   ASSERT_SUCCESS(run_add(cache, key("k")));  // The stream belongs to device 0.
   EXPECT_EQ(cache.options().device, 0);
-  int current = -1;
-  CUDA_OK(cudaGetDevice(&current));
-  EXPECT_EQ(current, 1);
+  EXPECT_EQ(current_device(), 1);
   Stream there;
   for (const char* name : {"k", "cold"}) {
     const auto outcome = run_add(cache, key(name), there);

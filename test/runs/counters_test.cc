@@ -16,6 +16,7 @@
 #include "cache_support.h"
 #include "graph/template.h"
 #include "graphcache/hostrt.h"
+#include "stats_fields.h"
 
 namespace graphcache::test {
 namespace {
@@ -25,30 +26,16 @@ using Moved = std::map<std::string, std::int64_t>;
 // The times that have grown.
 using Times = std::set<std::string>;
 
-// 14 counters, 4 counts of what is alive, and 4 times. A new counter must be added below, and needs a test.
+// 14 counters, 4 counts of what is alive, and 4 times. A new counter must be added to stats_fields.h, and needs a test.
 static_assert(sizeof(Stats) / sizeof(std::uint64_t) == kOutcomeCount + kEagerReasonCount + 14 + 4 + 4);
 
 Moved moved(const Stats& later, const Stats& earlier) {
   const Stats change = later - earlier;
   const auto grown = [](std::uint64_t now, std::uint64_t before) { return static_cast<std::int64_t>(now - before); };
-  Moved all{{"failed", grown(change.failed, 0)},
-            {"captures", grown(change.captures, 0)},
-            {"capture_failures", grown(change.capture_failures, 0)},
-            {"value_captures", grown(change.value_captures, 0)},
-            {"instantiations", grown(change.instantiations, 0)},
-            {"updates", grown(change.updates, 0)},
-            {"set_switches", grown(change.set_switches, 0)},
-            {"patched_nodes", grown(change.patched_nodes, 0)},
-            {"evictions", grown(change.evictions, 0)},
-            {"forgotten", grown(change.forgotten, 0)},
-            {"refused_updates", grown(change.refused_updates, 0)},
-            {"refused_device_updates", grown(change.refused_device_updates, 0)},
-            {"verified", grown(change.verified, 0)},
-            {"stale", grown(change.stale, 0)},
-            {"live_executables", grown(later.live_executables, earlier.live_executables)},
-            {"live_templates", grown(later.live_templates, earlier.live_templates)},
-            {"families", grown(later.families, earlier.families)},
-            {"estimated_device_bytes", grown(later.estimated_device_bytes, earlier.estimated_device_bytes)}};
+  Moved all;
+  for (const auto& [name, field, is_of_now] : kNumbersOfStats) {
+    all[name] = is_of_now ? grown(later.*field, earlier.*field) : grown(change.*field, 0);
+  }
   for (int i = 0; i < kOutcomeCount; ++i) {
     all[to_string(static_cast<Outcome>(i))] = grown(change.outcome(static_cast<Outcome>(i)), 0);
   }
@@ -62,10 +49,9 @@ Moved moved(const Stats& later, const Stats& earlier) {
 
 Times grown_times(const Stats& change) {
   Times times;
-  if (change.capture_time.count() > 0) times.insert("capture");
-  if (change.instantiate_time.count() > 0) times.insert("instantiate");
-  if (change.update_time.count() > 0) times.insert("update");
-  if (change.first_launch_time.count() > 0) times.insert("first_launch");
+  for (const auto& [name, field] : kTimesOfStats) {
+    if ((change.*field).count() > 0) times.insert(name);
+  }
   return times;
 }
 

@@ -1,4 +1,5 @@
 // Mistakes in `fn` that break a capture or leave it empty: what the run does, and what it reports.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -34,10 +35,7 @@ class MistakesTest : public CacheTest {
     if (cudaMalloc(&memory, 64) == cudaSuccess) cudaFree(memory);
   }
   static std::string error_of(const Cache& cache, const std::string& label = "k") {
-    for (const EntryInfo& entry : cache.entries()) {
-      if (entry.label == label.substr(0, 32)) return entry.error;
-    }
-    return "no such key";
+    return entry_of(cache, label.substr(0, 32)).error;
   }
 };
 
@@ -50,12 +48,7 @@ TEST_F(MistakesTest, AnExceptionOfTheDirectCallPasses) {
       allocate();
     });
   };
-  try {
-    (void)run();
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const std::runtime_error& error) {
-    EXPECT_STREQ(error.what(), "of the direct call");
-  }
+  EXPECT_THAT([&] { (void)run(); }, testing::ThrowsMessage<std::runtime_error>("of the direct call"));
   EXPECT_EQ(calls, 2);
   EXPECT_EQ(cache.stats().failed, 1u);
 }
@@ -218,7 +211,7 @@ TEST_F(MistakesTest, KeysThatNeverCaptureLowerTheRates) {
 // The description of each common cause and its remedy (docs/capture-errors.md).
 TEST_F(MistakesTest, EachCauseSaysWhatToDo) {
   Stream other;
-  Event before, fork, join;
+  Event before;
   CUDA_OK(cudaEventRecord(before, other));
   std::optional<Slot<int>> stale;
   Cache cache;
@@ -241,8 +234,7 @@ TEST_F(MistakesTest, EachCauseSaysWhatToDo) {
        "cudaErrorStreamCaptureUnsupported", "move allocations, synchronizations and queries out of fn"},
       {"a fork without a join",
        [&](Recorder& rec) {
-         cudaEventRecord(fork, rec.stream());
-         cudaStreamWaitEvent(other, fork, 0);
+         let_follow(other, rec.stream());
          add_one(other);
        },
        "cudaErrorStreamCaptureUnjoined", "let rec.stream() wait for it before fn returns"},

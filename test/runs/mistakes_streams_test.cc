@@ -30,8 +30,7 @@ TEST_F(MistakesOnStreamsTest, ARunOnTheDefaultStreamIsAGraph) {
 }
 
 TEST_F(MistakesOnStreamsTest, TheDefaultStreamWaitsForBlockingStreamsAndTheyForIt) {
-  cudaStream_t blocking = nullptr;
-  CUDA_OK(cudaStreamCreate(&blocking));
+  const StreamOf blocking(cudaStreamDefault, 0);
   Cache cache;
   const auto scale_by_2 = [&](cudaStream_t on) {
     return launch(scale, kGrid, kBlock, on, data.get(), static_cast<const float*>(data.get()), kSize, 2.0f);
@@ -49,7 +48,6 @@ TEST_F(MistakesOnStreamsTest, TheDefaultStreamWaitsForBlockingStreamsAndTheyForI
   }
   expect_sum(wanted);
   EXPECT_EQ(cache.stats().outcome(Outcome::kReplayed), 49u);
-  CUDA_OK(cudaStreamDestroy(blocking));
 }
 
 TEST_F(MistakesOnStreamsTest, ANestedRunOnTheDefaultStreamMakesTheOuterOneDirect) {
@@ -146,8 +144,7 @@ TEST_F(MistakesOnStreamsTest, AForeignCaptureTakesTheWorkIfTheOptionSaysSoAndThe
 }
 
 TEST_F(MistakesOnStreamsTest, TheGateKeepsOtherThreadsCallsOutOfCaptures) {
-  int device = 0;
-  CUDA_OK(cudaGetDevice(&device));
+  const int device = current_device();
   Cache cache;
   std::atomic<bool> stop{false};
   std::atomic<int> synchronizations{0};
@@ -169,8 +166,7 @@ TEST_F(MistakesOnStreamsTest, TheGateKeepsOtherThreadsCallsOutOfCaptures) {
 }
 
 TEST_F(MistakesOnStreamsTest, AThreadDoesNotWaitForItsOwnSideOfTheGate) {
-  int device = 0;
-  CUDA_OK(cudaGetDevice(&device));
+  const int device = current_device();
   Cache cache;
   EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, [&](cudaStream_t on) {
     const std::lock_guard<CaptureGate> in_fn(capture_gate(device));

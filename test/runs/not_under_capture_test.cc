@@ -250,13 +250,11 @@ TEST_F(NotUnderCaptureTest, ThreadThatEndsInFnLeavesTheStreamAndTheKey) {
 
 // A fork of a broken capture fails, and leaves its stream outside. That is no misuse of the recorder.
 TEST_F(NotUnderCaptureTest, ACaptureThatBreaksBeforeAForkRunsDirectly) {
-  Stream side;
-  Event fork, join;
-  DeviceBuffer<float> other(kSize);
+  Branch other;
   for (const bool in_thread : {false, true}) {
     Cache cache(unshared());
     data.write(std::vector<float>(kSize));
-    other.write(std::vector<float>(kSize));
+    other.data.write(std::vector<float>(kSize));
     for (int i = 1; i <= 3; ++i) {
       EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](Recorder& rec) {
         rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 1.0f);
@@ -265,15 +263,15 @@ TEST_F(NotUnderCaptureTest, ACaptureThatBreaksBeforeAForkRunsDirectly) {
         } else {
           (void)cudaStreamQuery(rec.stream());
         }
-        (void)cudaEventRecord(fork, rec.stream());
-        (void)cudaStreamWaitEvent(side, fork, 0);
-        rec.on(side).launch(add, {kGrid, kBlock}, other.get(), kSize, 1.0f);
-        (void)cudaEventRecord(join, side);
-        (void)cudaStreamWaitEvent(rec.stream(), join, 0);
+        (void)cudaEventRecord(other.forked, rec.stream());
+        (void)cudaStreamWaitEvent(other.stream, other.forked, 0);
+        rec.on(other.stream).launch(add, {kGrid, kBlock}, other.data.get(), kSize, 1.0f);
+        (void)cudaEventRecord(other.joined, other.stream);
+        (void)cudaStreamWaitEvent(rec.stream(), other.joined, 0);
         cudaGetLastError();
       }));
       expect_sum(static_cast<float>(i));
-      EXPECT_EQ(other.first(), static_cast<float>(i));
+      EXPECT_EQ(other.data.first(), static_cast<float>(i));
     }
   }
 }
@@ -285,7 +283,7 @@ TEST_F(NotUnderCaptureTest, AnInnerRunThatUsesTheOuterSlotsIsDirectAsTheOuterOne
     data.write(std::vector<float>(kSize));
     float sum = 0;
     for (const float value : {1.0f, 2.0f, 3.0f, 4.0f, 5.0f}) {
-      const auto outcome =
+      EXPECT_SUCCESS(
           cache.run(key("outer"), stream, params(value), [&](Recorder& rec, Slot<float> slot) -> absl::Status {
             const auto inner = cache.run(key("inner"), rec.stream(), [&](cudaStream_t) {
               rec.launch(add, {kGrid, kBlock}, data.get(), kSize, slot);
@@ -293,8 +291,7 @@ TEST_F(NotUnderCaptureTest, AnInnerRunThatUsesTheOuterSlotsIsDirectAsTheOuterOne
             if (!inner.ok()) return inner.status();
             if (refuses && is_capturing(rec.stream())) return absl::UnavailableError("not under capture");
             return absl::OkStatus();
-          });
-      EXPECT_SUCCESS(outcome);
+          }));
       sum += value;
       expect_sum(sum);
     }

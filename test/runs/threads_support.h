@@ -1,52 +1,20 @@
-// Shared by the suites of threads: a lane of work for each thread, and threads that begin together.
+// Shared by the suites of threads: a lane of work for each thread.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
-#include <functional>
 #include <memory>
-#include <mutex>
-#include <thread>
 #include <vector>
 
 #include "cache_support.h"
 #include "graphcache/graphcache.h"
+#include "in_threads.h"
 #include "kernels.h"
 #include "support.h"
 
 namespace graphcache::test {
-
-// Lets threads through once all of them have arrived.
-class Gate {
- public:
-  explicit Gate(int count) : missing_(count) {}
-  void pass() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (--missing_ == 0) return arrived_.notify_all();
-    arrived_.wait(lock, [this] { return missing_ <= 0; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable arrived_;
-  int missing_;
-};
-
-// Calls work(0) ... work(count - 1) at the same time, each in its own thread, and waits for them.
-inline void in_threads(int count, const std::function<void(int)>& work) {
-  Gate gate(count);
-  std::vector<std::thread> threads;
-  for (int i = 0; i < count; ++i) {
-    threads.emplace_back([&, i] {
-      gate.pass();
-      work(i);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
 
 // The stream of one thread, and the memory for its sum.
 struct Lane {

@@ -181,9 +181,7 @@ TEST_F(ThreadsTest, EraseClearPinAndReportsWhileOthersRun) {
     const Stats stats = cache.stats();
     EXPECT_EQ(stats.runs(), static_cast<unsigned>(kRunners * kRuns));
     cache.clear();
-    EXPECT_EQ(cache.stats().live_executables, 0u);
-    EXPECT_EQ(cache.stats().live_templates, 0u);
-    EXPECT_EQ(cache.stats().families, 0u);
+    expect_empty(cache);
   }
 }
 

@@ -12,13 +12,6 @@
 namespace graphcache::test {
 namespace {
 
-// Waits for `flag`, but not for ever, so that a test fails instead of hanging.
-bool comes_true(const std::atomic<bool>& flag) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!flag && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return flag;
-}
-
 TEST_F(ThreadsTest, NoOtherCallWaitsForACapture) {
   for (const bool erases : {false, true}) {
     SCOPED_TRACE(erases ? "and its key is erased" : "");

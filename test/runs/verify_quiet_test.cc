@@ -377,17 +377,13 @@ TEST_F(VerifyQuietTest, Siblings) {
 
 // The nodes of the first recording have the priority of its stream, and so have those of each later one.
 TEST_F(VerifyQuietTest, StreamsOfOtherPriorities) {
-  int least = 0, greatest = 0;
-  CUDA_OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  cudaStream_t urgent = nullptr;
-  CUDA_OK(cudaStreamCreateWithPriority(&urgent, cudaStreamNonBlocking, greatest));
+  const StreamOf urgent(cudaStreamNonBlocking, Priorities().greatest);
   for (int i = 0; i < 6; ++i) {
     const cudaStream_t on = i % 2 == 0 ? stream : urgent;
     ASSERT_SUCCESS(cache.run(key("k"), on, [&](cudaStream_t s) { return fill_data(s, 2); }));
     CUDA_OK(cudaStreamSynchronize(on));
   }
   expect_quiet();
-  CUDA_OK(cudaStreamDestroy(urgent));
 }
 
 TEST_F(VerifyQuietTest, RunsInsideOfRuns) {

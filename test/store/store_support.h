@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -20,11 +19,15 @@
 
 #include "graphcache/key.h"
 #include "graphcache/stats.h"
+#include "in_threads.h"
 #include "index_support.h"
 #include "policy/policy.h"
 #include "store/store.h"
 
 namespace graphcache {
+
+using test::comes_true;
+using test::in_threads;
 
 using Numbers = std::vector<std::uint64_t>;
 
@@ -72,21 +75,8 @@ inline std::string text_of(const Store::Decision& made) {
   return text;
 }
 
-// Waits for `flag`, but not for ever, so that a test fails instead of hanging.
-inline bool comes_true(const std::atomic<bool>& flag) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!flag && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return flag;
-}
-
 // Long enough for another thread to begin to wait. If it has not, the test passes without having tested anything.
 inline void let_others_wait() { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
-
-inline void in_threads(int count, const std::function<void(int)>& work) {
-  std::vector<std::thread> threads;
-  for (int i = 0; i < count; ++i) threads.emplace_back(work, i);
-  for (std::thread& thread : threads) thread.join();
-}
 
 class StoreTest : public testing::Test {
  protected:

@@ -8,9 +8,9 @@
 #include <cstdlib>
 #include <memory>
 #include <random>
-#include <thread>
 #include <vector>
 
+#include "in_threads.h"
 #include "kernels.h"
 #include "support.h"
 
@@ -88,8 +88,7 @@ TEST(SoakTablesTest, RunsInFlightOnStreamsThatTakeTurnsEqualEagerOnes) {
   for (int i = 0; i < runs && !testing::Test::HasFailure(); ++i) {
     const auto which = static_cast<int>(random() % kMembers);
     const auto value = static_cast<int>(random() % 1000);
-    const auto outcome = all[random() % all.size()]->run(cache, which, value);
-    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    ASSERT_SUCCESS(all[random() % all.size()]->run(cache, which, value));
   }
   for (const auto& lane : all) EXPECT_EQ(lane->differences.first(), 0);
   expect_switches(cache, runs);
@@ -104,19 +103,14 @@ void expect_equal_runs_of_threads(const Options& options, std::uint64_t most_ins
   const int runs = runs_in_all() / kThreads;
   Cache cache(options);
   const auto all = lanes(kThreads);
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&, t] {
-      std::minstd_rand random(static_cast<unsigned>(t + 1));
-      for (int i = 0; i < runs && !testing::Test::HasFailure(); ++i) {
-        const auto which = static_cast<int>(random() % kMembers);
-        const auto value = static_cast<int>(random() % 1000);
-        const auto outcome = all[t]->run(cache, which, value);
-        ASSERT_TRUE(outcome.ok()) << outcome.status();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  in_threads(kThreads, [&](int t) {
+    std::minstd_rand random(static_cast<unsigned>(t + 1));
+    for (int i = 0; i < runs && !testing::Test::HasFailure(); ++i) {
+      const auto which = static_cast<int>(random() % kMembers);
+      const auto value = static_cast<int>(random() % 1000);
+      ASSERT_SUCCESS(all[t]->run(cache, which, value));
+    }
+  });
   for (const auto& lane : all) EXPECT_EQ(lane->differences.first(), 0);
   const Stats stats = cache.stats();
   std::printf("%s\n", to_string(stats).c_str());

@@ -13,9 +13,9 @@
 #include <fstream>
 #include <memory>
 #include <random>
-#include <thread>
 #include <vector>
 
+#include "in_threads.h"
 #include "kernels.h"
 #include "size.h"
 #include "support.h"
@@ -90,19 +90,14 @@ TEST(SoakTest, RunsUnderEvictionEqualEagerOnes) {
   Cache cache({.max_executables = 8, .max_templates = 40});  // fewer than keys, so some are captured again and again
   std::vector<std::unique_ptr<Lane>> lanes;
   for (int i = 0; i < kThreads; ++i) lanes.push_back(std::make_unique<Lane>());
-  std::vector<std::thread> threads;
-  for (int i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&, i] {
-      std::minstd_rand random(static_cast<unsigned>(i + 1));
-      for (int k = 0; k < runs && !testing::Test::HasFailure(); ++k) {
-        // Some keys are used more often than others, and these change over time.
-        const int number = static_cast<int>((random() % (1 + random() % Work::kCount) + k / 5000) % Work::kCount);
-        const auto outcome = lanes[i]->run(cache, Work(number), random() % Lane::kBuffers, static_cast<int>(random()));
-        ASSERT_TRUE(outcome.ok()) << outcome.status();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  in_threads(kThreads, [&](int i) {
+    std::minstd_rand random(static_cast<unsigned>(i + 1));
+    for (int k = 0; k < runs && !testing::Test::HasFailure(); ++k) {
+      // Some keys are used more often than others, and these change over time.
+      const int number = static_cast<int>((random() % (1 + random() % Work::kCount) + k / 5000) % Work::kCount);
+      ASSERT_SUCCESS(lanes[i]->run(cache, Work(number), random() % Lane::kBuffers, static_cast<int>(random())));
+    }
+  });
   for (const auto& lane : lanes) EXPECT_EQ(lane->differences.first(), 0);
   const Stats stats = cache.stats();
   std::printf("%s\n", to_string(stats).c_str());

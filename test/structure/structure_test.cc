@@ -299,12 +299,10 @@ TEST_F(StructureTest, LaunchesOfHits) {
 
 // A run that fails before it has any work to do finds surplus entries all the same.
 TEST_F(StructureTest, EntriesOfRunsThatFailEarlyAreUsedAgain) {
-  cudaGraph_t graph = nullptr;
   CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
   for (std::size_t i = 0; i < Index::kMaxColdEntries + 500; ++i)
     EXPECT_FALSE(cache.run(key("fails", i), stream, [](cudaStream_t) {}).ok());
-  CUDA_OK(cudaStreamEndCapture(stream, &graph));
-  CUDA_OK(cudaGraphDestroy(graph));
+  end_capture(stream);
   EXPECT_LE(index(cache).next_id(), Index::kMaxColdEntries + 100);
 }
 
