@@ -280,9 +280,9 @@ bool ConditionalCalls::find_condition(const Conditional& node, const unsigned** 
   bool found = false;
   r_.or_fail([&] {
     SlotNode none = r_.slots_.begin(sizeof(void*));
-    found = r_.take(none, node.condition, none.fields);
-    if (found) *at = r_.slots_.as<const unsigned*>(none);
-    found = found && r_.reaches(name_of(node.kind), *at);
+    r_.take(none, node.condition, none.fields);
+    *at = r_.slots_.as<const unsigned*>(none);
+    found = r_.status_.ok() && r_.reaches(name_of(node.kind), *at);
   });
   return found;
 }

@@ -64,7 +64,8 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   if (!captured.capture.ok()) return std::move(captured);
   content.values.assign(call.values, call.values + call.values_size);
   content.finds_values = call.gets_values();
-  if (call.gets_values()) note_ranges(call, &content);
+  content.is_settled = !content.finds_values;
+  if (content.finds_values) note_ranges(call, &content);
   content.conditional_count = captured.graph.handles.size();  // With those in bodies.
   for (const InnerNodes& inner : captured.graph.inner) content.inner_node_count += inner.nodes.size();
   return std::move(captured);

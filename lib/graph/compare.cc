@@ -44,13 +44,6 @@ std::string place_of(std::uint64_t value) {
   }
 }
 
-template <class T>
-T as(const unsigned char* bytes) {
-  T value;
-  std::memcpy(&value, bytes, sizeof value);
-  return value;
-}
-
 // Not by absl::StrFormat here and below, which ends the process if memory runs out.
 template <class T>
 std::string hex_of(T value) {
@@ -67,15 +60,16 @@ std::string text_of(std::uint64_t value, const std::string& otherwise) {
 std::string text_of(const unsigned char* bytes, std::size_t size) {
   switch (size) {
     case 1:
-      return absl::StrCat(as<std::uint8_t>(bytes));
+      return absl::StrCat(read_as<std::uint8_t>(bytes));
     case 2:
-      return absl::StrCat(hex_of(as<std::uint16_t>(bytes)), " (", as<std::int16_t>(bytes), ")");
+      return absl::StrCat(hex_of(read_as<std::uint16_t>(bytes)), " (", read_as<std::int16_t>(bytes), ")");
     case 4:
-      return absl::StrCat(hex_of(as<std::uint32_t>(bytes)), " (", as<std::int32_t>(bytes), ", as a float ",
-                          as<float>(bytes), ")");
+      return absl::StrCat(hex_of(read_as<std::uint32_t>(bytes)), " (", read_as<std::int32_t>(bytes), ", as a float ",
+                          read_as<float>(bytes), ")");
     case 8: {
-      const auto value = as<std::uint64_t>(bytes);
-      return text_of(value, absl::StrCat(" (", as<std::int64_t>(bytes), ", as a double ", as<double>(bytes), ")"));
+      const auto value = read_as<std::uint64_t>(bytes);
+      return text_of(value,
+                     absl::StrCat(" (", read_as<std::int64_t>(bytes), ", as a double ", read_as<double>(bytes), ")"));
     }
     default: {
       std::string digits;
@@ -92,13 +86,13 @@ const unsigned char* bytes_of(const Field& field) { return reinterpret_cast<cons
 // An address, a shape or a number.
 std::string text_of(const Field& field) {
   const unsigned char* const bytes = bytes_of(field);
-  if (field.kind == Field::Kind::kAddress) return text_of(as<std::uint64_t>(bytes), "");
+  if (field.kind == Field::Kind::kAddress) return text_of(read_as<std::uint64_t>(bytes), "");
   if (field.kind == Field::Kind::kShape) {
-    const auto [x, y, z] = as<std::array<unsigned, 3>>(bytes);
+    const auto [x, y, z] = read_as<std::array<unsigned, 3>>(bytes);
     return absl::StrCat("(", x, ", ", y, ", ", z, ")");
   }
   const bool is_wide = field.value.size() == sizeof(std::uint64_t);
-  return absl::StrCat(is_wide ? as<std::uint64_t>(bytes) : as<std::uint32_t>(bytes));
+  return absl::StrCat(is_wide ? read_as<std::uint64_t>(bytes) : read_as<std::uint32_t>(bytes));
 }
 
 std::string was_and_is(std::string_view what, const std::string& was, const std::string& is,
@@ -310,7 +304,7 @@ class Comparison {
       if (is_address) check_memory(kept.name, bytes.kept);
     } else if (kept.kind == Field::Kind::kOther) {
       find(absl::StrCat(kept.name, " have changed"));
-    } else if (!is_address || !is_own(as<std::uint64_t>(bytes.kept), as<std::uint64_t>(bytes.now))) {
+    } else if (!is_address || !is_own(read_as<std::uint64_t>(bytes.kept), read_as<std::uint64_t>(bytes.now))) {
       find(kept.name, text_of(kept), text_of(now));
     }
   }
@@ -332,7 +326,7 @@ class Comparison {
       const auto where = [&] {
         return size <= kWord ? what : absl::StrCat(what, ", bytes ", at, " to ", at + length - 1, " of ", size);
       };
-      if (length == kWord && is_own(as<std::uint64_t>(word.kept), as<std::uint64_t>(word.now))) continue;
+      if (length == kWord && is_own(read_as<std::uint64_t>(word.kept), read_as<std::uint64_t>(word.now))) continue;
       if (is_another_each_time(word, length, /*is_member=*/size > kWord)) {
         find(absl::StrCat(where(), " was ", text_of(word.kept, length),
                           " when the key was recorded, and each call of fn has another one, such as ",
@@ -381,14 +375,14 @@ class Comparison {
     return (!is_member && !is_address) || (returns(word.last) && returns(word.elsewhere));
   }
 
-  static bool has_memory(const unsigned char* at) { return allocation_at(as<std::uint64_t>(at)).has_value(); }
+  static bool has_memory(const unsigned char* at) { return allocation_at(read_as<std::uint64_t>(at)).has_value(); }
 
   // Whether this is memory of the host that CUDA does not know.
-  static bool is_host_address(const unsigned char* at) { return is_host_memory(as<std::uint64_t>(at)); }
+  static bool is_host_address(const unsigned char* at) { return is_host_memory(read_as<std::uint64_t>(at)); }
 
   // The memory at an address that has not changed may be another.
   void check_memory(const std::string& what, const unsigned char* at) {
-    const auto noted = kept_.content.allocations.find(as<std::uint64_t>(at));
+    const auto noted = kept_.content.allocations.find(read_as<std::uint64_t>(at));
     if (noted == kept_.content.allocations.end()) return;
     const std::optional<std::uint64_t> now = allocation_at(noted->first);
     if (now == noted->second) return;
@@ -400,11 +394,11 @@ class Comparison {
   // Whether these are addresses of a variable on the stack, which is elsewhere in each recording. Their upper bytes may
   // be equal in both new ones.
   static bool are_of_stack(const unsigned char* kept, const unsigned char* now, const unsigned char* again) {
-    const void* const of_now = as<const void*>(now);
-    const void* const of_again = as<const void*>(again);
+    const void* const of_now = read_as<const void*>(now);
+    const void* const of_again = read_as<const void*>(again);
     if (of_now == of_again || !is_on_a_stack(of_now) || !is_on_a_stack(of_again)) return false;
     bool pageable = false;
-    (void)find_pageable(as<const void*>(kept), &pageable);
+    (void)find_pageable(read_as<const void*>(kept), &pageable);
     return pageable;
   }
 

@@ -24,7 +24,7 @@ constexpr std::size_t kUsualSignature = 128, kUsualArguments = 64;
 class Reader {
  public:
   // With a reading, which has the content, reads as much as can be read of any graph.
-  Reader(const Template& from, Content* content, Reading* reading = nullptr)
+  Reader(const Template& from, NodeContents* content, Reading* reading = nullptr)
       : from_(from), content_(*content), reading_(reading) {}
 
   std::optional<Signature> read() {
@@ -285,14 +285,12 @@ class Reader {
     const bool flat = params.srcArray == nullptr && params.dstArray == nullptr && params.extent.height <= 1 &&
                       params.extent.depth <= 1;
     put(flat);
+    keep(content, params);
     if (flat) {
       put(params.kind);
-      const bool is_known = put_memory(params.srcPtr.ptr) && put_memory(params.dstPtr.ptr);
-      if (!is_known && reading_ == nullptr) return false;
-    } else {
-      fixed_copies_.append(reinterpret_cast<const char*>(&params), sizeof params);
+      return put_memory(params.srcPtr.ptr) && put_memory(params.dstPtr.ptr);
     }
-    keep(content, params);
+    fixed_copies_.append(reinterpret_cast<const char*>(&params), sizeof params);
     return true;
   }
 
@@ -300,7 +298,8 @@ class Reader {
     cudaMemsetParams params;
     std::memset(&params, 0, sizeof params);
     if (cudaGraphMemsetNodeGetParams(node, &params) != cudaSuccess) return false;
-    if (!put_memory(params.dst) && reading_ == nullptr) return false;
+    keep(content, params);
+    if (!put_memory(params.dst)) return false;
     put(params.elementSize);
     const bool flat = params.height <= 1;
     put(flat);
@@ -309,7 +308,6 @@ class Reader {
       put(params.height);
       put(params.pitch);
     }
-    keep(content, params);
     return true;
   }
 
@@ -326,7 +324,7 @@ class Reader {
   // The context of the cache's device, which is current.
   const CUcontext context_ = has_context() ? current_context() : nullptr;
   const Template& from_;
-  Content& content_;
+  NodeContents& content_;
   Reading* const reading_ = nullptr;  // Set if any graph is to be read.
   Signature signature_;
   std::string fixed_copies_;  // Goes to the end of the signature, followed by its size.
@@ -342,21 +340,15 @@ class Reader {
 
 std::optional<Signature> describe(const Template& from, Content* content) {
   LastErrorGuard last_error;
-  const auto forget = [content] {
-    content->nodes = std::vector<NodeContent>();
-    content->bytes = std::vector<unsigned char>();
-    content->arguments.clear();
-  };
-  forget();  // A reading that ran out of memory may have left nodes.
-  std::optional<Signature> signature = Reader(from, content).read();
-  if (!signature) forget();
+  NodeContents read;
+  std::optional<Signature> signature = Reader(from, &read).read();
+  static_cast<NodeContents&>(*content) = signature ? std::move(read) : NodeContents();
   return signature;
 }
 
 std::string_view without_fixed_copies(const Signature& signature) {
-  std::uint32_t size = 0;
-  const std::size_t end = signature.size() - sizeof size;
-  std::memcpy(&size, signature.data() + end, sizeof size);
+  const std::size_t end = signature.size() - sizeof(std::uint32_t);
+  const auto size = read_as<std::uint32_t>(signature.data() + end);
   return std::string_view(signature).substr(0, end - size);
 }
 

@@ -46,8 +46,8 @@ struct Reading {
     std::vector<std::pair<const KnownAttribute*, CUlaunchAttributeValue>> attributes;
   };
 
-  Content content;                   // Contains only nodes, bytes and arguments. Memory nodes have an Allocation.
-  std::vector<std::uint32_t> sizes;  // Size in bytes of each of Content::arguments.
+  NodeContents content;              // Memory nodes have an Allocation.
+  std::vector<std::uint32_t> sizes;  // Size in bytes of each of the arguments.
   std::vector<Part> parts;           // One part for each node.
 };
 // Returns nothing if the nodes' types or dependencies cannot be read.

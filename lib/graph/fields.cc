@@ -178,7 +178,7 @@ void find_kernel(const CUDA_KERNEL_NODE_PARAMS& params, SlotNode* node) {
   if (!node->is_of_device) node->foreign = params.kern;
 }
 
-SlotNode& add_slot_node(const Content& content, std::uint32_t index, Slots* slots) {
+SlotNode& add_slot_node(const NodeContents& content, std::uint32_t index, Slots* slots) {
   const NodeContent& of = content.nodes[index];
   SlotNode& node = slots->nodes.emplace_back(slots->begin(first_byte(of.type) + of.size));
   node.index = index;

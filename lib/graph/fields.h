@@ -48,6 +48,6 @@ constexpr std::size_t first_byte(cudaGraphNodeType type) {
 }
 
 // Adds a slot node with the parameters that were read of a kernel, copy or set, and without bindings.
-SlotNode& add_slot_node(const Content& content, std::uint32_t index, Slots* slots);
+SlotNode& add_slot_node(const NodeContents& content, std::uint32_t index, Slots* slots);
 
 }  // namespace graphcache

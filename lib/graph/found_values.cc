@@ -49,9 +49,7 @@ std::uint32_t change_as_float(const detail::ValuePlace& place, const Content& be
     const unsigned char* const value = content.values.data() + place.offset;
     unsigned char room[detail::kMaxConvertedBytes];
     if (place.size != sizeof(float)) place.convert(value, room);
-    std::uint32_t word = 0;
-    std::memcpy(&word, place.size == sizeof(float) ? value : room, sizeof word);
-    return word;
+    return read_as<std::uint32_t>(place.size == sizeof(float) ? value : room);
   };
   const std::uint32_t was = bits(before), is = bits(now);
   return std::max(was, is) - std::min(was, is);
@@ -70,9 +68,7 @@ bool is_in_noise(const Word& byte, const Content& before, const Content& now, co
   const std::size_t first = byte.offset / sizeof(std::uint64_t) * sizeof(std::uint64_t);
   if (first + sizeof(std::uint64_t) > now.nodes[byte.node].size) return false;
   const auto word_of = [&](const Content& content) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, bytes_of(content, byte.node) + first, sizeof word);
-    return word;
+    return read_as<std::uint64_t>(bytes_of(content, byte.node) + first);
   };
   const std::uint64_t was = word_of(before), is = word_of(now), other = word_of(again);
   constexpr int kByteBits = 8;
@@ -112,9 +108,8 @@ std::optional<Binding> FoundValues::binding(std::size_t value, const Word& word,
   const unsigned char* const held = bytes_of(content, word.node) + word.offset;
   Binding found{0, word.size, static_cast<std::uint32_t>(place.offset), nullptr};
   if (place.is_pointer && word.size == sizeof(std::uint64_t)) {
-    std::uint64_t address = 0, at = 0;
-    std::memcpy(&address, content.values.data() + place.offset, sizeof address);
-    std::memcpy(&at, held, sizeof at);
+    const auto address = read_as<std::uint64_t>(content.values.data() + place.offset);
+    const auto at = read_as<std::uint64_t>(held);
     if (at != address && !content.ranges[value].contains(at)) return std::nullopt;
     found.addend = at - address;
     return found;
@@ -296,10 +291,7 @@ void FoundValues::find(const Content& now) {
     const Binding first = *binding(first_of(word.follows), word, now);
     for (ValueSet left = rest; left != 0; left &= left - 1) {
       const std::pair both(first, *binding(first_of(left), word, now));
-      const auto is_it = [&](const auto& known) {
-        return known.first.is_of(both.first) && known.second.is_of(both.second);
-      };
-      if (std::none_of(agreements_.begin(), agreements_.end(), is_it)) agreements_.push_back(both);
+      if (std::ranges::find(agreements_, both) == agreements_.end()) agreements_.push_back(both);
     }
   }
   found_ = 0;
@@ -314,9 +306,9 @@ void FoundValues::find(const Content& now) {
 void FoundValues::bind(Content* content) const {
   Slots& slots = content->slots;
   if (has_given_up()) return;
-  content->values_are_found = found_ != 0;
+  content->is_settled = found_ != 0;
   for (std::size_t i = 0; i < places_.size(); ++i) {
-    content->values_are_found &= (found_ & bit(i)) != 0 || changes_[i] == 0;
+    content->is_settled &= (found_ & bit(i)) != 0 || changes_[i] == 0;
   }
   for (const Word& word : words_) {
     if (word.follows == 0) continue;

@@ -40,9 +40,9 @@ class Inspection {
   bool has_memory_nodes() const { return !allocated_.empty() || !freed_.empty(); }
   // Whether a node that was read allocates memory that none of them frees.
   bool leaves_memory() {
-    std::sort(freed_.begin(), freed_.end());
-    return std::any_of(allocated_.begin(), allocated_.end(), [&](const AddressRange& memory) {
-      return !std::binary_search(freed_.begin(), freed_.end(), memory.begin);
+    std::ranges::sort(freed_, {}, &Allocation::begin);
+    return std::ranges::any_of(allocated_, [&](const Allocation& memory) {
+      return !std::ranges::binary_search(freed_, memory.begin, {}, &Allocation::begin);
     });
   }
 
@@ -86,9 +86,7 @@ class Inspection {
       case cudaGraphNodeTypeMemFree: {
         Allocation memory;
         const CallResult done = node_memory(node, type, &memory);
-        if (done.error != cudaSuccess) return done;
-        const auto begin = reinterpret_cast<std::uintptr_t>(memory.begin);
-        type == cudaGraphNodeTypeMemFree ? freed_.push_back(begin) : allocated_.push_back({begin, memory.size});
+        if (done.error == cudaSuccess) (type == cudaGraphNodeTypeMemFree ? freed_ : allocated_).push_back(memory);
         return done;
       }
       case cudaGraphNodeTypeGraph: {
@@ -142,7 +140,8 @@ class Inspection {
   // node may have got the address of memory that fn has freed.
   bool is_own(const char* memory) const {
     const auto at = reinterpret_cast<std::uintptr_t>(memory);
-    return std::ranges::any_of(allocated_, [&](const AddressRange& own) { return at - own.begin < own.size; });
+    return std::ranges::any_of(
+        allocated_, [&](const Allocation& own) { return at - reinterpret_cast<std::uintptr_t>(own.begin) < own.size; });
   }
 
   bool is_kept(const void* memory) const {
@@ -156,8 +155,7 @@ class Inspection {
   bool copies_pageable_ = false;
   CallResult unread_;  // what the last node that could not be read has returned
   bool lends_to_host_function_ = false;
-  std::vector<AddressRange> allocated_;
-  std::vector<std::uint64_t> freed_;
+  std::vector<Allocation> allocated_, freed_;
 };
 
 }  // namespace

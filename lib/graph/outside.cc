@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <functional>
 #include <string_view>
 
@@ -99,9 +98,8 @@ void note_allocations(const Template& graph, Content* content) {
   for (std::uint32_t i = 0; i < graph.nodes.size(); ++i) {
     for (const Field& field : fields_of(*reading, content->slots, i)) {
       if (field.slot != nullptr || (field.kind != Field::Kind::kBytes && field.kind != Field::Kind::kAddress)) continue;
-      std::uint64_t word = 0;
-      for (std::size_t at = 0; at + sizeof word <= field.value.size(); at += sizeof word) {
-        std::memcpy(&word, field.value.data() + at, sizeof word);
+      for (std::size_t at = 0; at + sizeof(std::uint64_t) <= field.value.size(); at += sizeof(std::uint64_t)) {
+        const auto word = read_as<std::uint64_t>(field.value.data() + at);
         const std::optional<std::uint64_t> id = allocation_at(word);
         if (id && !is_in_key(content->key, word) && !is_of_value(*content, word))
           content->allocations.emplace(word, *id);
@@ -119,9 +117,8 @@ void note_ranges(const detail::Call& call, Content* content) {
       content->ranges[i] = {reinterpret_cast<std::uintptr_t>(memory.begin), memory.bytes - (memory.bytes != 0)};
       continue;
     }
-    std::uint64_t address = 0;
-    if (places[i].is_pointer) std::memcpy(&address, content->values.data() + places[i].offset, sizeof address);
-    content->ranges[i] = range_at(address);
+    const unsigned char* const value = content->values.data() + places[i].offset;
+    content->ranges[i] = places[i].is_pointer ? range_at(read_as<std::uint64_t>(value)) : AddressRange();
   }
 }
 

@@ -81,28 +81,23 @@ absl::Status Recording::invoke() {
   return status;
 }
 
-bool Recording::take(SlotNode& node, const ArgView& arg, std::size_t field) {
+void Recording::take(SlotNode& node, const ArgView& arg, std::size_t field) {
   unsigned char* const target = slots_.fields.data() + field;
   if (!arg.is_slot()) {
     std::memcpy(target, arg.bytes, arg.size);
-    return true;
-  }
-  if (in_part_) {
+  } else if (in_part_) {
     fail_as_misused(absl::InvalidArgumentError(
         "a slot was used inside the body of a conditional node, whose nodes stay as they were recorded: write "
         "the slot to device memory by Recorder::write outside of the body, and pass that memory"));
-    return false;
-  }
-  if (arg.recording != captured_.content.id) {
+  } else if (arg.recording != captured_.content.id) {
     fail_as_misused(
         absl::InvalidArgumentError("a slot was used that belongs to another run: a slot is valid only inside the call "
                                    "of fn that it was passed to"));
-    return false;
+  } else {
+    slots_.bindings.push_back({static_cast<std::uint32_t>(field), arg.size, arg.offset, arg.convert});
+    ++node.binding_count;
+    slots_.bindings.back().write(call_.values, target);
   }
-  slots_.bindings.push_back({static_cast<std::uint32_t>(field), arg.size, arg.offset, arg.convert});
-  ++node.binding_count;
-  slots_.bindings.back().write(call_.values, target);
-  return true;
 }
 
 absl::Status Recording::end_failed(cudaError_t error) const {
@@ -171,6 +166,7 @@ bool Recording::may_enqueue(cudaStream_t stream, const char* call, const void* k
 // it. The alternative, adding a node by hand, would need separate code for captures and direct runs, and would lose
 // what a captured node inherits from its stream: priority (fact 9) and annotated edges.
 void Recording::keep_node(cudaStream_t stream, SlotNode node, cudaGraphNodeType type) {
+  calls_.end();
   if (mode_ != Mode::kCapture || node.binding_count == 0) return;
   LastErrorGuard last_error;  // An error here is not one of `fn`.
   CaptureInfo info;
@@ -193,6 +189,10 @@ void Recording::keep_node(cudaStream_t stream, SlotNode node, cudaGraphNodeType 
 
 // Nodes are listed in the order in which they were captured (docs/semantics.md), so the search for each starts after
 // the previous one and wraps around if needed.
+//
+// Runs set kernels by the driver's handles. That costs 0.145 us, against 0.29 us by the runtime, which looks up the
+// symbol each time. Unlike cudaGetFuncBySymbol, the driver also knows kernels of libraries and leaves the last error
+// alone.
 absl::Status Recording::find_slots() {
   const std::vector<cudaGraphNode_t>& nodes = captured_.graph.nodes;
   auto at = nodes.begin();
@@ -202,17 +202,12 @@ absl::Status Recording::find_slots() {
     if (found == nodes.end() || *found != slot_nodes_[i]) {
       return absl::InternalError("a node with slots is not part of the captured graph");
     }
-    slots_.nodes[i].index = static_cast<std::uint32_t>(found - nodes.begin());
     at = found;
-  }
-  std::ranges::sort(slots_.nodes, {}, &SlotNode::index);
-  // Runs set kernels by the driver's handles. That costs 0.145 us, against 0.29 us by the runtime, which looks up the
-  // symbol each time. Unlike cudaGetFuncBySymbol, the driver also knows kernels of libraries and leaves the last error
-  // alone.
-  for (SlotNode& node : slots_.nodes) {
+    SlotNode& node = slots_.nodes[i];
+    node.index = static_cast<std::uint32_t>(found - nodes.begin());
     if (node.type != cudaGraphNodeTypeKernel) continue;
     CUDA_KERNEL_NODE_PARAMS params = {};
-    const auto error = static_cast<cudaError_t>(driver().kernel_params(nodes[node.index], &params));
+    const auto error = static_cast<cudaError_t>(driver().kernel_params(*found, &params));
     if (error != cudaSuccess) {
       return cuda_failure("a kernel with slots, cudaGraphKernelNodeGetParams by the driver", error);
     }
@@ -225,6 +220,7 @@ absl::Status Recording::find_slots() {
     CUcontext of_stream = nullptr;
     if (node.foreign != nullptr) (void)driver().stream_context(stream_, &of_stream);
   }
+  std::ranges::sort(slots_.nodes, {}, &SlotNode::index);
   return absl::OkStatus();
 }
 
@@ -240,6 +236,7 @@ cudaPointerAttributes Recording::attributes_of(const void* memory) const {
 
 // A copy or set of 0 bytes adds no node to the capture, so later runs would have no node for their bytes.
 bool Recording::is_work(const char* call, const ArgView& arg, std::size_t bytes) {
+  if (!status_.ok()) return false;  // A slot has no value here.
   if (bytes == 0 && mode_ == Mode::kCapture && arg.is_slot()) {
     captured_.empty_slot = true;
     refuse_capture(absl::FailedPreconditionError("a copy or set whose size is a slot has 0 bytes in this run"));
@@ -247,7 +244,7 @@ bool Recording::is_work(const char* call, const ArgView& arg, std::size_t bytes)
   if (bytes > kMostBytes) {
     fail_as_misused(absl::InvalidArgumentError(absl::StrCat(call, ": the size is negative, or more than 2^63 bytes")));
   }
-  return bytes != 0 && bytes <= kMostBytes;
+  return bytes != 0 && status_.ok();
 }
 
 bool Recording::reaches(const char* call, const void* memory) {
@@ -274,17 +271,17 @@ void Recording::launch(cudaStream_t stream, const void* kernel, bool of_library,
 
   SlotNode node = slots_.begin(size);
   slots_.as<KernelFields>(node) = {};
-  bool resolved = take(node, shape.grid.view(), node.fields + offsetof(KernelFields, grid)) &&
-                  take(node, shape.block.view(), node.fields + offsetof(KernelFields, block)) &&
-                  take(node, shape.shared_bytes.view(), node.fields + offsetof(KernelFields, shared_bytes));
+  take(node, shape.grid.view(), node.fields + offsetof(KernelFields, grid));
+  take(node, shape.block.view(), node.fields + offsetof(KernelFields, block));
+  take(node, shape.shared_bytes.view(), node.fields + offsetof(KernelFields, shared_bytes));
   std::size_t at = node.fields + header;
-  for (std::size_t i = 0; i < count && resolved; ++i) {
-    resolved = take(node, args[i], at);
+  for (std::size_t i = 0; i < count; ++i) {
+    take(node, args[i], at);
     slots_.arguments.push_back(static_cast<std::uint32_t>(at));
     ++node.argument_count;
     at += align_up(args[i].size, kAlignment);
   }
-  if (!resolved) return;
+  if (!status_.ok()) return;
 
   const KernelFields fields = slots_.as<KernelFields>(node);
   ArgumentPointers arguments = slots_.pointers_to_arguments(node);
@@ -296,7 +293,6 @@ void Recording::launch(cudaStream_t stream, const void* kernel, bool of_library,
                                     ", ", fields.shared_bytes, " bytes of shared memory: cudaLaunchKernel"),
                        error));
   }
-  calls_.end();
   keep_node(stream, node, cudaGraphNodeTypeKernel);
 }
 
@@ -352,17 +348,14 @@ void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView by
   if (!may_enqueue(stream, "rec.memcpy")) return;
   SlotNode node = slots_.begin(sizeof(cudaMemcpy3DParms));
   slots_.as<cudaMemcpy3DParms>(node).kind = kind;
-  if (!take(node, dst, node.fields + offsetof(cudaMemcpy3DParms, dstPtr.ptr)) ||
-      !take(node, src, node.fields + offsetof(cudaMemcpy3DParms, srcPtr.ptr)) ||
-      !take(node, bytes, node.fields + offsetof(cudaMemcpy3DParms, extent.width))) {
-    return;
-  }
+  take(node, dst, node.fields + offsetof(cudaMemcpy3DParms, dstPtr.ptr));
+  take(node, src, node.fields + offsetof(cudaMemcpy3DParms, srcPtr.ptr));
+  take(node, bytes, node.fields + offsetof(cudaMemcpy3DParms, extent.width));
   const cudaMemcpy3DParms copy = slots_.as<cudaMemcpy3DParms>(node);
   const std::size_t size = copy.extent.width;
   if (!is_work("Recorder::memcpy", bytes, size)) return;
   const cudaError_t error = cudaMemcpyAsync(copy.dstPtr.ptr, copy.srcPtr.ptr, size, kind, stream);
   if (error != cudaSuccess) return fail(broken("cudaMemcpyAsync", error));
-  calls_.end();
   if (mode_ == Mode::kCapture && node.binding_count != 0) {
     const cudaPointerAttributes to = attributes_of(copy.dstPtr.ptr), from = attributes_of(copy.srcPtr.ptr);
     node.dst_device = device_of(to);
@@ -379,16 +372,13 @@ void Recording::memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView 
   SlotNode node = slots_.begin(sizeof(cudaMemsetParams));
   slots_.as<cudaMemsetParams>(node).elementSize = 1;
   slots_.as<cudaMemsetParams>(node).height = 1;
-  if (!take(node, dst, node.fields + offsetof(cudaMemsetParams, dst)) ||
-      !take(node, value, node.fields + offsetof(cudaMemsetParams, value)) ||
-      !take(node, bytes, node.fields + offsetof(cudaMemsetParams, width))) {
-    return;
-  }
+  take(node, dst, node.fields + offsetof(cudaMemsetParams, dst));
+  take(node, value, node.fields + offsetof(cudaMemsetParams, value));
+  take(node, bytes, node.fields + offsetof(cudaMemsetParams, width));
   const cudaMemsetParams set = slots_.as<cudaMemsetParams>(node);
   if (!is_work("Recorder::memset", bytes, set.width) || !reaches("Recorder::memset", set.dst)) return;
   const cudaError_t error = cudaMemsetAsync(set.dst, static_cast<int>(set.value), set.width, stream);
   if (error != cudaSuccess) return fail(broken("cudaMemsetAsync", error));
-  calls_.end();
   if (mode_ == Mode::kCapture && bytes.is_slot()) node.dst_device = device_of(attributes_of(set.dst));
   keep_node(stream, node, cudaGraphNodeTypeMemset);
 }

@@ -107,20 +107,20 @@ class Recording {
   Recording& outermost() { return mode_ == Mode::kInlined && active_recording != nullptr ? *active_recording : *this; }
 
   // Writes an argument's value for this run into the block of fields. If the argument is a slot, the field follows it.
-  // Returns false if the slot belongs to another call of `fn`.
-  bool take(SlotNode& node, const ArgView& arg, std::size_t field);
+  // Makes the run fail if the slot belongs to another call of `fn`.
+  void take(SlotNode& node, const ArgView& arg, std::size_t field);
   bool may_enqueue(cudaStream_t stream, const char* call, const void* kernel = nullptr);
   // Whether the capture that this recording writes to is no longer intact.
   bool is_capture_broken();
   // Describes a CUDA call that failed. If an earlier call had broken the capture, names that error, as far as it is
   // known, and the recorder calls between which it occurred.
   absl::Status broken(std::string_view call, cudaError_t error) const;
-  // Keeps the node just captured on `stream` if one of its fields follows a slot.
+  // The call has succeeded. Keeps the node just captured on `stream` if one of its fields follows a slot.
   void keep_node(cudaStream_t stream, SlotNode node, cudaGraphNodeType type);
   // The kind and device of the memory at an address. Unknown memory counts as managed memory, which is treated most
   // carefully.
   cudaPointerAttributes attributes_of(const void* memory) const;
-  // Whether there is work for so many bytes. Makes the run fail if no memory has them.
+  // Whether the run has not failed and there is work for so many bytes. Makes it fail if no memory has them.
   bool is_work(const char* call, const ArgView& arg, std::size_t bytes);
   // Makes the run fail if a kernel that accesses this memory would lose the context (docs/semantics.md).
   bool reaches(const char* call, const void* memory);

@@ -26,6 +26,14 @@ namespace graphcache {
 // An id of a content and its recording, unique in the process. The first one is 1.
 std::uint64_t next_id();
 
+// The value of this type that begins at these bytes.
+template <class T>
+T read_as(const void* bytes) {
+  T value;
+  std::memcpy(&value, bytes, sizeof value);
+  return value;
+}
+
 // The fields of a slot node as bytes, into which bindings point: CUDA's parameters of a copy (cudaMemcpy3DParms) or set
 // (cudaMemsetParams), or these of a kernel, and then its arguments.
 struct KernelFields {
@@ -41,6 +49,7 @@ struct Binding {
   detail::Convert convert;
   std::uint64_t addend = 0;  // What is added to the value, which is then an address.
 
+  bool operator==(const Binding&) const = default;
   // Whether the field gets the same bytes as another.
   bool is_of(const Binding& other) const {
     return size == other.size && offset == other.offset && convert == other.convert && addend == other.addend;
@@ -51,9 +60,7 @@ struct Binding {
     if (convert != nullptr) {
       convert(values + offset, room);
     } else {
-      std::uint64_t address = 0;
-      std::memcpy(&address, values + offset, sizeof address);
-      address += addend;
+      const std::uint64_t address = read_as<std::uint64_t>(values + offset) + addend;
       std::memcpy(room, &address, sizeof address);
     }
     return room;
@@ -137,11 +144,24 @@ struct NodeContent {
   bool updatable = false;               // Whether the device can set its arguments.
   bool grid_updatable = false;          // Whether the device can set its grid (docs/semantics.md).
   CUDA_KERNEL_NODE_PARAMS kernel = {};  // Parameters of a kernel node, without its arguments.
-  // Offset in Content::bytes of a kernel's arguments or of another node's parameters.
+  // Offset in NodeContents::bytes of a kernel's arguments or of another node's parameters.
   std::uint32_t bytes = 0;
   std::uint32_t size = 0;
-  // The range of a kernel's arguments in Content::arguments, which has the offset of each among the kernel's bytes.
+  // The range of a kernel's arguments in NodeContents::arguments, which has the offset of each among its bytes.
   std::uint32_t first_argument = 0, argument_count = 0;
+};
+
+// What was read of a graph's nodes. Empty until then.
+struct NodeContents {
+  std::vector<NodeContent> nodes;
+  std::vector<unsigned char> bytes;
+  std::vector<std::uint32_t> arguments;
+
+  // The parameters that were read of a node that is no kernel.
+  template <class Params>
+  Params params(const NodeContent& node) const {
+    return read_as<Params>(bytes.data() + node.bytes);
+  }
 };
 
 // Host memory that a graph keeps alive (Recorder::keep). Without a size, only its first address is known.
@@ -170,7 +190,7 @@ struct AddressRange {
 
 // What was captured. Shared by everything that holds or held it. It does not change, except that its nodes may be read
 // later by a thread with exclusive access to the template and to its executable, if there is one.
-struct Content {
+struct Content : NodeContents {
   std::uint64_t id = next_id();
   Key key;                  // The key whose graph it is.
   std::uint64_t entry = 0;  // EntryInfo::id of that key's entry.
@@ -182,30 +202,14 @@ struct Content {
   Slots slots;                               // The slots, with their fields as captured.
   std::vector<unsigned char> values;         // The values of the slots at the capture.
   bool finds_values = false;                 // Whether its slots are not `fn`'s, but found (found_values.h).
-  bool values_are_found = false;             // Whether all of these values that have ever changed are.
+  bool is_settled = true;                    // Whether all of these values that have ever changed are found.
   std::vector<AddressRange> ranges;          // The allocation that each of them was in at the capture.
   bool leaves_memory = false;                // Whether a node allocates memory that no node frees.
   std::vector<KeptMemory> kept_memory;
   std::weak_ptr<Objects> kept;  // Null if the graph keeps nothing.
 
-  // Whether its slots will hardly change.
-  bool is_settled() const { return !finds_values || values_are_found; }
-
   // In verify mode, the allocations that addresses of the nodes were in at the capture (outside.h).
   std::map<std::uint64_t, std::uint64_t> allocations;
-
-  // Empty until the nodes are read.
-  std::vector<NodeContent> nodes;
-  std::vector<unsigned char> bytes;
-  std::vector<std::uint32_t> arguments;
-
-  // The parameters that were read of a node that is no kernel.
-  template <class Params>
-  Params params(const NodeContent& node) const {
-    Params params;
-    std::memcpy(&params, bytes.data() + node.bytes, sizeof params);
-    return params;
-  }
 };
 
 // Nodes inside a node of the graph, in the order of cudaGraphGetNodes.

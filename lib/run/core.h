@@ -135,18 +135,19 @@ using Held = std::unique_ptr<Entry, Unlock>;
 // A call of CUDA for an entry that is reported and timed, until the end of the scope.
 class Operation {
  public:
-  Operation(Core& core, EventKind kind, const Entry& entry, Totals::Time& time)
-      : span_(*core.audience, Core::event_of(kind, entry)), time_(time) {
-    if (kind != EventKind::kUpload) span_.event.loss = entry.executable_lost;
+  Operation(Core& core, EventKind kind, const Entry& entry, std::chrono::nanoseconds Stats::*time)
+      : core_(core), span_(*core.audience, Core::event_of(kind, entry)), time_(time) {
+    if (kind != EventKind::kUpload) span_.event.loss = entry.info.executable_lost;
     span_.event.status = absl::CancelledError("");  // Until it is done.
   }
-  ~Operation() { Totals::add(time_, begin_); }
+  ~Operation() { core_.store.count(time_, std::chrono::steady_clock::now() - begin_); }
 
   void done(const CallResult& result) { span_.event.status = result.status(); }
 
  private:
+  Core& core_;
   Audience::Span span_;
-  Totals::Time& time_;
+  std::chrono::nanoseconds Stats::*const time_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 

@@ -133,7 +133,7 @@ absl::Status Run::launch_once() {
     core_.device->graveyard.add(std::move(grave), std::move(once), {}, {}, {},
                                 core_.epitaph_of(content, Loss::kNone, /*drops_graph=*/false));
   };
-  ++core_.store.totals.instantiations;
+  core_.store.count(&Stats::instantiations);
   Audience::Span span(*core_.audience, event_of(EventKind::kLaunch));
   if (!span.refused().ok()) return span.refused();
   const cudaError_t error = once->launch(where_);

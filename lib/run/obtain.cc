@@ -30,7 +30,7 @@ void Run::read_graph(Entry& entry) {
   std::optional<Signature> signature = recorded(entry).signature;
   if (!signature) signature = describe(recorded(entry).readable(), &content);
   GraphFacts facts = facts_of(content);
-  if (signature && content.is_settled()) {
+  if (signature && content.is_settled) {
     facts.table_class = ParameterTable::class_of(content);
     facts.table_bytes = UpdatedExecutable::estimated_device_bytes(content);
     facts.set_bytes = ParameterTable::estimated_set_bytes(content);
@@ -91,8 +91,7 @@ void Run::evict(Entry* victim, bool unlocks) {
 // why.
 std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan, const ParameterTable::Set& set) {
   LastErrorGuard last_error;
-  Totals& totals = core_.store.totals;
-  Operation update(core_, EventKind::kUpdate, *entry_, totals.update_time);
+  Operation update(core_, EventKind::kUpdate, *entry_, &Stats::update_time);
   lender->exec = nullptr;
   Executable& executable = *executable_of(*lender);
   UpdatedExecutable* const with_table = executable.updated();
@@ -129,12 +128,12 @@ std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan, cons
     brought = executable.bring_over(own().graph, own().content, call_);
   }
   core_.hits->counts.add_patched_nodes(brought.patched_nodes);
-  totals.updates += with_table == nullptr && brought.refusal == nullptr ? 1 : 0;
+  if (with_table == nullptr && brought.refusal == nullptr) core_.store.count(&Stats::updates);
   if (brought.result.error == cudaSuccess) {
     std::move(drop).Cancel();
     own().executable = take_executable(*lender);
     own().grave = std::move(recorded(*lender).grave);
-    totals.set_switches += with_table != nullptr ? 1 : 0;
+    if (with_table != nullptr) core_.store.count(&Stats::set_switches);
     update.done({});
     return Obtained{.of_sibling = true, .result = {}};
   }
@@ -145,7 +144,7 @@ std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan, cons
       // "node 12, kernel add(float*): the type of the node differs".
       refusal = absl::StrCat("node ", *node, ", ", kind_of(own().content->nodes[*node]), ": ", refusal);
     }
-    ++totals.refused_updates;
+    core_.store.count(&Stats::refused_updates);
     core_.store.refuse(entry_.get(), &Policy::refuse_siblings, refusal);
     core_.log(key_, absl::StrCat("the runtime refused an update between two graphs that look alike: the key shares no "
                                  "executables; ",
@@ -159,7 +158,7 @@ std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan, cons
 // Instantiates the executable that the policy has promised to the entry. If memory runs out, evicts one more
 // executable, returns the memory that the cache and the device keep for others, and tries once more.
 Run::Obtained Run::buy(Plan& plan, bool may_evict) {
-  Operation instantiation(core_, EventKind::kInstantiate, *entry_, core_.store.totals.instantiate_time);
+  Operation instantiation(core_, EventKind::kInstantiate, *entry_, &Stats::instantiate_time);
   LastErrorGuard last_error;
   absl::Cleanup threw = [this] { core_.give_up(*entry_, Loss::kFailed); };
   CallResult result = instantiate(plan);
@@ -187,7 +186,7 @@ Run::Obtained Run::buy(Plan& plan, bool may_evict) {
   std::move(threw).Cancel();
   instantiation.done(result);
   if (result.error == cudaSuccess) {
-    ++core_.store.totals.instantiations;
+    core_.store.count(&Stats::instantiations);
     return {};
   }
   const bool is_of_memory = result.error == cudaErrorMemoryAllocation;

@@ -20,7 +20,9 @@ absl::Status Run::capture_usable(Captured* out, Report* report) {
   const bool is_first = entry_->error.ok(), is_first_break = !entry_->broke;
   {
     const auto begin = std::chrono::steady_clock::now();
-    const absl::Cleanup timed = [&] { Totals::add(core_.store.totals.capture_time, begin); };
+    const absl::Cleanup timed = [&] {
+      core_.store.count(&Stats::capture_time, std::chrono::steady_clock::now() - begin);
+    };
     // Reports the call that breaks the capture at once, also to stderr, because `fn` may end the program at the next
     // failing call.
     const auto tell = [this](std::string_view text) { core_.log(key_, text, "", /*to_stderr=*/true); };
@@ -84,7 +86,7 @@ Captured Run::capture_fn(const detail::Call& call, const TellBreak& tell, Report
     }
     stream = own.get();
   }
-  CacheEvent event = Core::event_of(EventKind::kCapture, *entry_, entry_->template_lost);
+  CacheEvent event = Core::event_of(EventKind::kCapture, *entry_, entry_->info.template_lost);
   event.graph = 0;  // In verify mode the entry has one.
   event.stream = stream;
   report->emplace(*core_.audience, event);
@@ -116,7 +118,7 @@ void Run::note_strays(const std::vector<std::string>& strays) {
     CacheEvent event = Core::event_of(EventKind::kStray, *entry_);
     event.text = stray;
     core_.audience->mark(event);
-    if (!core_.store.note(entry_.get(), &Entry::stray_work, stray,
+    if (!core_.store.note(entry_.get(), &EntryInfo::stray_work, stray,
                           [&](const std::string& text) { return text == stray; }))
       continue;
     core_.log(key_,

@@ -52,7 +52,7 @@ inline GraphFacts facts_of(const Content& content) {
   const bool is_clonable = content.conditional_count == 0;
   return {.shape = content.shape,
           .bytes = estimated_device_bytes(nodes, content.conditional_count),
-          .slot_kernels = is_clonable && content.is_settled() ? UpdatedExecutable::writable_nodes(content.slots) : 0};
+          .slot_kernels = is_clonable && content.is_settled ? UpdatedExecutable::writable_nodes(content.slots) : 0};
 }
 
 }  // namespace graphcache

@@ -50,10 +50,10 @@ absl::Status Run::threw() {
     throw;
   } catch (const std::bad_alloc&) {
     if (!call_.threw) return failed(out_of_memory());
-    ++core_.store.totals.failed;
+    core_.store.count(&Stats::failed);
     throw;
   } catch (...) {
-    ++core_.store.totals.failed;
+    core_.store.count(&Stats::failed);
     throw;
   }
 }
@@ -144,8 +144,8 @@ absl::Status Run::capture_template() {
   const absl::Cleanup dropped = [&] { drop(made != nullptr ? made->kept : captured.kept); };
   Report report;
   const bool is_first = entry_->graphs == nullptr;
-  absl::Cleanup in_vain = [&] { ++core_.store.totals.capture_failures; };
-  if (!is_first) ++core_.store.totals.value_captures;
+  absl::Cleanup in_vain = [&] { core_.store.count(&Stats::capture_failures); };
+  if (!is_first) core_.store.count(&Stats::value_captures);
   if (absl::Status status = capture_usable(&captured, &report); !status.ok()) return status;
   const auto tell = [&, id = captured.content.id, graph = captured.graph.graph.get()] {
     if (!report) return;
@@ -225,7 +225,7 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome, Outcome if_patched) {
   }
   std::optional<Operation> first;
   if (!executable.is_in_place()) {
-    first.emplace(core_, EventKind::kUpload, *entry_, core_.store.totals.first_launch_time);
+    first.emplace(core_, EventKind::kUpload, *entry_, &Stats::first_launch_time);
   }
   const cudaError_t error = executable.launch(where_);
   if (first) first->done({"cudaGraphLaunch", error});
@@ -325,7 +325,7 @@ absl::Status Run::warm() try {
   }
   if (result.error == cudaSuccess) result = buy(*plan, /*may_evict=*/false).result;
   if (result.error == cudaSuccess) {
-    Operation upload(core_, EventKind::kUpload, *entry_, core_.store.totals.first_launch_time);
+    Operation upload(core_, EventKind::kUpload, *entry_, &Stats::first_launch_time);
     result = executable()->put_in_place(stream);
     upload.done(result);
   }

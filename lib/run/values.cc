@@ -60,11 +60,11 @@ absl::Status Run::learn(Recorded* made) {
   std::array<Captured, 2> recordings;
   absl::Status fatal;
   // Over other contents than the recordings of earlier runs, which may still be there.
-  const auto byte = static_cast<unsigned char>(0xa5 + 0x1f * core_.store.totals.value_captures);
+  const auto byte = static_cast<unsigned char>(0xa5 + 0x1f * core_.store.count(&Stats::value_captures, 0));
   made->values->learn(before, now, [&](const Content& values_of) -> const Content* {
     const bool is_earlier = &values_of == &before;
     if (is_earlier && call_.list == nullptr) return nullptr;  // `fn` does not expect values whose memory may be gone.
-    ++core_.store.totals.value_captures;
+    core_.store.count(&Stats::value_captures);
     Captured& again = recordings[is_earlier ? 1 : 0];
     detail::Call call = call_;
     call.values = values_of.values.data();
@@ -86,15 +86,14 @@ absl::Status Run::learn(Recorded* made) {
 bool Run::update_to(Recorded& made) {
   const bool is_alike = made.signature && made.signature == own().signature;
   // Once the values are found, and if that is over, the policy chooses the executable. Until then it is a plain one.
-  const bool is_for_now = !made.content->is_settled() && !own().content->is_settled();
+  const bool is_for_now = !made.content->is_settled && !own().content->is_settled;
   if (!is_alike || executable() == nullptr || !is_for_now) return false;
   LastErrorGuard last_error;
-  Totals& totals = core_.store.totals;
-  Operation update(core_, EventKind::kUpdate, *entry_, totals.update_time);
+  Operation update(core_, EventKind::kUpdate, *entry_, &Stats::update_time);
   entry_->exec = nullptr;
   absl::Cleanup threw = [this] { core_.give_up(*entry_, Loss::kFailed); };
   const BroughtOver brought = executable()->bring_over(made.graph, made.content, call_);
-  ++(brought.refusal == nullptr ? totals.updates : totals.refused_updates);
+  core_.store.count(brought.refusal == nullptr ? &Stats::updates : &Stats::refused_updates);
   update.done(brought.result);
   std::move(threw).Cancel();
   if (brought.result.error != cudaSuccess) return false;

@@ -53,11 +53,11 @@ std::optional<absl::StatusOr<Outcome>> Run::verify_hit() {
 
   std::string found;
   if (auto outcome = record_again(&found); outcome || found.empty()) return outcome;
-  ++core_.store.totals.stale;
+  core_.store.count(&Stats::stale);
   // "node 3 (kernel add), argument 2 was 1 when the key was recorded, ...": what stands before " was ".
   const auto place_of = [](std::string_view text) { return text.substr(0, text.find(" was ")); };
   const auto is_known = [&](const std::string& text) { return place_of(text) == place_of(found); };
-  if (core_.store.note(entry_.get(), &Entry::stale, found, is_known)) core_.log(key_, found);
+  if (core_.store.note(entry_.get(), &EntryInfo::stale, found, is_known)) core_.log(key_, found);
   if (core_.options.on_stale == OnStale::kReturnError) {
     return failed(absl::FailedPreconditionError(absl::StrCat("the key's graph is stale: ", found)));
   }
@@ -126,7 +126,7 @@ std::optional<absl::StatusOr<Outcome>> Run::record_again(std::string* found) {
   if (found->empty() && !now.strays.empty()) {
     *found = absl::StrCat("fn enqueues work that no replay repeats: ", now.strays.front());
   }
-  ++core_.store.totals.verified;
+  core_.store.count(&Stats::verified);
   return std::nullopt;
 }
 

@@ -87,25 +87,15 @@ struct EntryContents {
 
   // Written under `lock`, except that kEager is counted under the store's lock. Most replays are counted in `replayed`.
   std::array<Counter, kOutcomeCount> outcomes{};
-  Counter nodes;       // Number of nodes in the last capture.
-  Counter slot_nodes;  // Number of those nodes that hold slots.
 
   // Guarded by the store's lock.
   Entry* newer = nullptr;
   Entry* older = nullptr;
-  int users = 0;                            // Threads that run `fn` and need the entry to exist without holding `lock`.
-  State state = State::kCold;               // Changed under `lock` as well.
-  std::optional<EagerReason> eager_reason;  // The reason of the last direct run.
+  int users = 0;               // Threads that run `fn` and need the entry to exist without holding `lock`.
+  State state = State::kCold;  // Changed under `lock` as well.
   // The signature of its content, or null if the content cannot have siblings.
   Signatures::value_type* signature = nullptr;
-  Rule rule = Rule::kNone;             // By which it last got an executable.
-  Loss executable_lost = Loss::kNone;  // Why it last lost its executable.
-  Loss template_lost = Loss::kNone;    // Why it last lost its template.
-  std::size_t others = 0;              // Number of executables when it was last evicted.
-  std::string refusal;                 // Why the runtime last refused an update.
-  std::vector<Counted> stale;          // What verify mode found.
-  std::vector<ValueInfo> value_infos;  // What is known of the values of its runs.
-  std::vector<Counted> stray_work;     // Work that captures missed, if they were watched.
+  EntryInfo info;  // What is only reported. Store::entries() fills in the rest.
 
   // Written under `lock` and the store's lock.
   absl::Status error;  // The error behind the last direct run; ok after a capture.

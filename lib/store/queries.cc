@@ -84,7 +84,7 @@ std::vector<EntryInfo> Store::entries() const {
   using Found = std::pair<Use, EntryInfo>;
   const auto number = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); };
   const auto look = [&](const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    Found found{entry.last_use(), {}};
+    Found found{entry.last_use(), entry.info};
     EntryInfo& info = found.second;
     info.id = entry.number();
     info.key = entry.key;
@@ -93,22 +93,11 @@ std::vector<EntryInfo> Store::entries() const {
     info.live = entry.state == State::kLive;
     info.recorded = entry.state != State::kCold;
     info.pinned = policy_.is_pinned(entry.id);
-    info.rule = entry.rule;
-    info.executable_lost = entry.executable_lost;
-    info.template_lost = entry.template_lost;
-    info.others = entry.others;
-    info.eager_reason = entry.eager_reason;
     info.error = std::string(entry.error.message());
     if (info.error.empty() && !entry.error.ok()) info.error = entry.error.ToString();
-    info.refusal = entry.refusal;
-    info.stale = entry.stale;
-    info.stray_work = entry.stray_work;
-    info.values = entry.value_infos;
     info.has_many_identities = entry.site.identity == kManyIdentities;
     info.family = policy_.family(entry.id);
     info.looked_for_siblings = policy_.is_read(entry.id);
-    info.nodes = entry.nodes.value();
-    info.slot_nodes = entry.slot_nodes.value();
     info.estimated_device_bytes = policy_.bytes(entry.id);
     return found;
   };
@@ -128,8 +117,13 @@ std::vector<EntryInfo> Store::entries() const {
 }
 
 void Store::add_to(Stats* stats) const {
-  totals.add_to(*stats);
   MutexLock lock(mutex_);
+  MutexLock counting(counts_mutex_);
+  const Stats of_runs = std::exchange(*stats, counted_);
+  stats->outcomes = of_runs.outcomes;
+  stats->patched_nodes = of_runs.patched_nodes;
+  std::uint64_t& eager = stats->outcomes[static_cast<std::size_t>(Outcome::kEager)];
+  for (std::size_t i = 0; i < eager_reasons_.size(); ++i) eager += stats->eager_reasons[i] = eager_reasons_[i];
   stats->live_executables = policy_.executables();
   stats->live_templates = index_.templates();
   stats->families = policy_.families();

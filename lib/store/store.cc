@@ -156,15 +156,15 @@ void Store::captured(Entry* locked, const GraphFacts& facts, std::size_t nodes, 
     index_.set_state(locked, State::kRecorded);
     has_surplus_ = index_.templates() > max_templates_;
   } else {
-    locked->template_lost = Loss::kValues;
-    ++totals.forgotten;
+    locked->info.template_lost = Loss::kValues;
+    count(&Stats::forgotten);
   }
-  locked->value_infos = std::move(values);
-  locked->nodes = nodes;
-  locked->slot_nodes = slot_nodes;
+  locked->info.values = std::move(values);
+  locked->info.nodes = nodes;
+  locked->info.slot_nodes = slot_nodes;
   locked->error = absl::OkStatus();
   locked->broke = false;
-  ++totals.captures;
+  count(&Stats::captures);
 }
 
 void Store::capture_failed(Entry* locked, absl::Status why, bool broke) {
@@ -221,10 +221,10 @@ Store::Decision Store::decide(Entry* entry, Entry* lender, std::size_t set_bytes
   if (plan.action == Plan::Action::kBorrow) {
     made.lender = locked.give(index_.of(plan.lender));
     index_.set_state(made.lender, State::kRecorded);
-    made.lender->executable_lost = Loss::kLent;
+    made.lender->info.executable_lost = Loss::kLent;
   }
   if (plan.action == Plan::Action::kDirect) return made;
-  entry->rule = plan.rule;
+  entry->info.rule = plan.rule;
   index_.set_state(entry, State::kLive);
   return made;
 }
@@ -250,9 +250,9 @@ Entry* Store::evict_one(const Entry* in_favour_of) {
 // Without device updates, the class gets no table, or the key no updater node for its slots.
 void Store::refuse(Entry* locked, void (Policy::*what)(KeyId), const std::string& why) {
   MutexLock lock(mutex_);
-  if (what == &Policy::refuse_device_updates) ++totals.refused_device_updates;
+  if (what == &Policy::refuse_device_updates) count(&Stats::refused_device_updates);
   (policy_.*what)(locked->id);
-  if (!why.empty()) locked->refusal = why;
+  if (!why.empty()) locked->info.refusal = why;
 }
 
 bool Store::add_set(const Entry* lender, std::size_t bytes) {
@@ -276,22 +276,22 @@ void Store::lose(Entry* locked, Loss why, bool had_executable, bool and_template
 
 // Another key needs the room.
 void Store::count_eviction(Entry* victim) {
-  ++totals.evictions;
-  victim->others = policy_.executables();
+  count(&Stats::evictions);
+  victim->info.others = policy_.executables();
   lose_executable(victim, Loss::kEvicted);
 }
 
 // The entry keeps its template.
 void Store::lose_executable(Entry* locked, Loss why) {
-  locked->executable_lost = why;
+  locked->info.executable_lost = why;
   policy_.lost(locked->id);
   index_.set_state(locked, State::kRecorded);
 }
 
 void Store::lose_template(Entry* locked, Loss why) {
-  locked->template_lost = why;
-  locked->value_infos.clear();
-  ++totals.forgotten;
+  locked->info.template_lost = why;
+  locked->info.values.clear();
+  count(&Stats::forgotten);
   policy_.forgotten(locked->id);
   forget_signature(locked);
   index_.set_state(locked, State::kCold);
@@ -318,11 +318,11 @@ void Store::enter(Entry* locked) {
   ++locked->users;
 }
 
-bool Store::note(Entry* locked, std::vector<Counted> EntryContents::*kind, const std::string& text,
+bool Store::note(Entry* locked, std::vector<Counted> EntryInfo::*kind, const std::string& text,
                  absl::FunctionRef<bool(const std::string&)> is_same) {
   constexpr std::size_t kMost = 32;  // The texts contain handles and values, so their number has no other limit.
   MutexLock lock(mutex_);
-  std::vector<Counted>& known = locked->*kind;
+  std::vector<Counted>& known = locked->info.*kind;
   for (Counted& one : known) {
     if (!is_same(one.text)) continue;
     one.text = text;
@@ -341,11 +341,11 @@ void Store::leave(Entry* entered) {
 }
 
 void Store::count_direct(Entry* entry, EagerReason reason) {
-  ++totals.eager_reasons[static_cast<std::size_t>(reason)];
+  ++eager_reasons_[static_cast<std::size_t>(reason)];
   if (entry == nullptr) return;
   MutexLock lock(mutex_);
   entry->outcomes[static_cast<int>(Outcome::kEager)].add(1);
-  entry->eager_reason = reason;
+  entry->info.eager_reason = reason;
 }
 
 // The entry can no longer be found. If a run has it, that run will see at its end that a wait was announced, and sweep.

@@ -15,6 +15,7 @@
 #include <absl/types/span.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -22,6 +23,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "cuda/mutex.h"
@@ -29,7 +31,6 @@
 #include "graphcache/stats.h"
 #include "policy/policy.h"
 #include "store/index.h"
-#include "store/totals.h"
 
 namespace graphcache {
 
@@ -123,8 +124,14 @@ class Store {
   void leave(Entry* entered) ABSL_LOCKS_EXCLUDED(mutex_);
   // Counts a direct run of the entry, which is locked or entered, or of none.
   void count_direct(Entry* entry, EagerReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Adds to a counter or a time of Stats, and returns the sum.
+  template <class Number>
+  Number count(Number Stats::*which, std::type_identity_t<Number> by = Number(1)) ABSL_LOCKS_EXCLUDED(counts_mutex_) {
+    MutexLock lock(counts_mutex_);
+    return counted_.*which += by;
+  }
   // Counts a text. `is_same` says whether it takes the place of a known one. Returns whether it is new.
-  bool note(Entry* locked, std::vector<Counted> EntryContents::*kind, const std::string& text,
+  bool note(Entry* locked, std::vector<Counted> EntryInfo::*kind, const std::string& text,
             absl::FunctionRef<bool(const std::string&)> is_same) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- What a program asks for ----
@@ -139,9 +146,8 @@ class Store {
   // The predicate is called without the lock.
   std::vector<Key> matching(const std::function<bool(const Key&)>& predicate) const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<EntryInfo> entries() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Adds what it has counted, and says what there is now.
   void add_to(Stats* stats) const ABSL_LOCKS_EXCLUDED(mutex_);
-
-  Totals totals;
 
  private:
   friend class StructureChecker;
@@ -176,6 +182,11 @@ class Store {
   Index index_ ABSL_GUARDED_BY(mutex_);
   Policy policy_ ABSL_GUARDED_BY(mutex_);
   Signatures signatures_ ABSL_GUARDED_BY(mutex_);
+
+  // What runs that are no hits have counted. Nothing is called under this lock. Direct runs take none.
+  mutable Mutex counts_mutex_;
+  Stats counted_ ABSL_GUARDED_BY(counts_mutex_);
+  std::array<std::atomic<std::uint64_t>, kEagerReasonCount> eager_reasons_{};
 };
 
 }  // namespace graphcache

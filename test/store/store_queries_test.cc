@@ -45,13 +45,13 @@ TEST_F(StoreTest, ADirectRunOfAnErasedEntryCounts) {
 
 TEST_F(StoreTest, EqualNotesAreCounted) {
   Entry* entry = claim(1);
-  const auto note = [&](std::vector<Counted> EntryContents::*kind, const std::string& text) {
+  const auto note = [&](std::vector<Counted> EntryInfo::*kind, const std::string& text) {
     return store().note(entry, kind, text, [&](const std::string& known) { return known[0] == text[0]; });
   };
-  EXPECT_TRUE(note(&EntryContents::stale, "a: 1"));
-  EXPECT_TRUE(note(&EntryContents::stale, "b: 1"));
-  EXPECT_FALSE(note(&EntryContents::stale, "a: 2"));
-  EXPECT_TRUE(note(&EntryContents::stray_work, "a: 3"));
+  EXPECT_TRUE(note(&EntryInfo::stale, "a: 1"));
+  EXPECT_TRUE(note(&EntryInfo::stale, "b: 1"));
+  EXPECT_FALSE(note(&EntryInfo::stale, "a: 2"));
+  EXPECT_TRUE(note(&EntryInfo::stray_work, "a: 3"));
   const EntryInfo noted = info(1);
   ASSERT_EQ(noted.stale.size(), 2u);
   EXPECT_EQ(noted.stale[0].text, "a: 2") << "the last one";
@@ -60,9 +60,9 @@ TEST_F(StoreTest, EqualNotesAreCounted) {
   EXPECT_EQ(noted.stale[1].count, 1u);
   ASSERT_EQ(noted.stray_work.size(), 1u);
   EXPECT_EQ(noted.stray_work[0].text, "a: 3");
-  for (char first = '0'; first < 'a'; ++first) note(&EntryContents::stale, std::string(1, first));
+  for (char first = '0'; first < 'a'; ++first) note(&EntryInfo::stale, std::string(1, first));
   EXPECT_EQ(info(1).stale.size(), 32u) << "there may be any number";
-  EXPECT_FALSE(note(&EntryContents::stale, "c"));
+  EXPECT_FALSE(note(&EntryInfo::stale, "c"));
   unlock(entry);
 }
 
@@ -128,17 +128,17 @@ TEST_F(StoreTest, MatchingKeysAreFoundWithoutTheLock) {
 
 TEST_F(StoreTest, StatsHaveAllTotals) {
   using std::chrono::nanoseconds;
-  Totals& totals = store().totals;
   std::uint64_t last = 0;
-  for (Totals::Count* count :
-       {&totals.failed, &totals.captures, &totals.capture_failures, &totals.instantiations, &totals.updates,
-        &totals.set_switches, &totals.evictions, &totals.forgotten, &totals.refused_updates,
-        &totals.refused_device_updates, &totals.verified, &totals.stale, &totals.value_captures}) {
-    *count = ++last;
+  for (std::uint64_t Stats::*count :
+       {&Stats::failed, &Stats::captures, &Stats::capture_failures, &Stats::instantiations, &Stats::updates,
+        &Stats::set_switches, &Stats::evictions, &Stats::forgotten, &Stats::refused_updates,
+        &Stats::refused_device_updates, &Stats::verified, &Stats::stale, &Stats::value_captures}) {
+    EXPECT_EQ(store().count(count, last + 1), last + 1);
+    ++last;
   }
-  for (Totals::Time* time :
-       {&totals.capture_time, &totals.instantiate_time, &totals.update_time, &totals.first_launch_time}) {
-    *time = static_cast<nanoseconds::rep>(++last);
+  for (nanoseconds Stats::*time :
+       {&Stats::capture_time, &Stats::instantiate_time, &Stats::update_time, &Stats::first_launch_time}) {
+    store().count(time, nanoseconds(++last));
   }
   const Stats stats = this->stats();
   EXPECT_EQ((Numbers{stats.failed, stats.captures, stats.capture_failures, stats.instantiations, stats.updates,

@@ -131,8 +131,8 @@ std::string StructureChecker::fault_of(const Policy& policy, const Entry& entry)
   if (!graph.empty() && graph.nodes.size() != content.node_count) {
     return of(entry, "its template is that of another content");
   }
-  if (entry.nodes.value() != content.node_count + content.inner_node_count ||
-      entry.slot_nodes.value() != content.slots.nodes.size()) {
+  if (entry.info.nodes != content.node_count + content.inner_node_count ||
+      entry.info.slot_nodes != content.slots.nodes.size()) {
     return of(entry, "it does not report its content");
   }
   if (entry.signature != nullptr && content.nodes.size() != content.node_count) {
@@ -218,7 +218,7 @@ std::string StructureChecker::fault_of_handles(const Index& index, const Locked&
 
 // Checks what stats.h says of the counters, as far as it holds at any time. Outcomes are counted without the cache's
 // lock, but after the counts that they depend on.
-std::string StructureChecker::fault_of_counters(const Totals& counted, const detail::RunCounts& run_counts,
+std::string StructureChecker::fault_of_counters(const Store& store, const detail::RunCounts& run_counts,
                                                 const Index& index, const Locked& locked) {
   std::array<std::uint64_t, kOutcomeCount> of_entries{};
   std::uint64_t live = 0;
@@ -228,12 +228,14 @@ std::string StructureChecker::fault_of_counters(const Totals& counted, const det
     live += entry->state == State::kLive;
   };
   IndexPeer::for_each(index, add);
-  Stats totals;
-  run_counts.add_to(totals);
-  counted.add_to(totals);
-  const auto count = [&](Outcome outcome) { return totals.outcome(outcome); };
+  Stats runs;
+  run_counts.add_to(runs);
+  for (const auto& eager : store.eager_reasons_) runs.outcomes[static_cast<int>(Outcome::kEager)] += eager;
+  MutexLock lock(store.counts_mutex_);
+  const Stats& totals = store.counted_;
+  const auto count = [&](Outcome outcome) { return runs.outcome(outcome); };
   for (int i = 0; i < kOutcomeCount; ++i) {
-    if (of_entries[i] > totals.outcomes[i]) return "the entries have counted more runs than the cache";
+    if (of_entries[i] > runs.outcomes[i]) return "the entries have counted more runs than the cache";
   }
 
   if (count(Outcome::kUpdated) + count(Outcome::kInstantiated) > totals.captures) {
@@ -298,12 +300,12 @@ std::string StructureChecker::fault_of(Core& core, const Locked& locked) {
                                                      entry->ready_on == executable->stream().handle);
     if (!is_right) return of(*entry, "hits launch another executable, or on another stream than its last launch");
   }
-  return fault_of_counters(core.store.totals, core.hits->counts, core.store.index_, locked);
+  return fault_of_counters(core.store, core.hits->counts, core.store.index_, locked);
 }
 
 Index& StructureChecker::index(Cache& cache) { return cache.core_->store.index_; }
 Policy& StructureChecker::policy(Cache& cache) { return cache.core_->store.policy_; }
-Totals& StructureChecker::totals(Cache& cache) { return cache.core_->store.totals; }
+Stats& StructureChecker::totals(Cache& cache) { return cache.core_->store.counted_; }
 
 void StructureChecker::check(Core& core) {
   const std::string fault = find_fault(core);

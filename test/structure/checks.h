@@ -27,7 +27,7 @@ class StructureChecker {
   // For tests that introduce faults. The cache must not be in use.
   static Index& index(Cache& cache);
   static Policy& policy(Cache& cache);
-  static Totals& totals(Cache& cache);
+  static Stats& totals(Cache& cache);
   static Slots& slots(Executable& executable) { return executable.slots_; }
   static GraphExec& exec(Executable& executable) { return executable.exec_; }
   static Template& base(Executable& executable) { return executable.base_; }
@@ -45,7 +45,7 @@ class StructureChecker {
   static std::string fault_of(const Executable& executable);
   static std::string fault_of_sharing(const Index& index, const Locked& locked);
   static std::string fault_of_handles(const Index& index, const Locked& locked);
-  static std::string fault_of_counters(const Totals& counted, const detail::RunCounts& run_counts, const Index& index,
+  static std::string fault_of_counters(const Store& store, const detail::RunCounts& run_counts, const Index& index,
                                        const Locked& locked);
 };
 
