@@ -37,6 +37,10 @@ DEFECTS = [
            "changed |= binding.write(values, slots_.fields.data() + binding.target);",
            "std::vector<unsigned char> target(slots_.fields.begin() + binding.target, slots_.fields.end());\n"
            "    changed |= binding.write(values, target.data());", ("cache", "stress")),
+    Defect("sinks keep the order of the joins", "if (sinks.size() < 2) return {};", "if (true) return {};",
+           ("sharing_branches", "own_graph")),
+    Defect("sinks of graphs with memory nodes are ordered", "status.ok() && !inspection.has_memory_nodes()", "status.ok()",
+           ("own_graph",)),
     Defect("an update's error is ignored",
            "  if (error != cudaSuccess) {\n    brought.whole",
            "  if (error != cudaSuccess && error != cudaErrorGraphExecUpdateFailure) {\n    brought.whole",
