@@ -188,18 +188,16 @@ std::string_view cut(std::string_view text, size_t limit) {
 
 }  // namespace
 
-Key::Key(const char* bytes, size_t size) : size_(size), hash_(hash_of(bytes, size)) {
+Key::Key(const char* bytes, size_t size) : Key(bytes, size, hash_of(bytes, size)) {}
+
+Key::Key(const char* bytes, size_t size, size_t hash) : size_(size), hash_(hash) {
   if (is_inline()) {
     std::memcpy(inline_, bytes, kInlineBytes);
   } else {
     std::memset(inline_, 0, kInlineBytes);  // Because swap() copies all of it.
-    heap_ = new (new char[sizeof(Block) + size]) Block;
-    std::memcpy(heap_->bytes(), bytes, size);
+    heap_ = new char[size];
+    std::memcpy(heap_, bytes, size);
   }
-}
-
-void Key::release() noexcept {
-  if (heap_->owners.fetch_sub(1, std::memory_order_acq_rel) == 1) delete[] reinterpret_cast<char*>(heap_);
 }
 
 void Key::swap(Key& other) noexcept {

@@ -9,7 +9,6 @@
 #include <absl/base/optimization.h>
 #include <absl/strings/string_view.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -50,24 +49,21 @@ class Key {
   static constexpr size_t kInlineBytes = 48;
   static constexpr size_t kLabelBytes = 32;
 
-  // A key of at most kInlineBytes canonical bytes does not allocate. A longer one has a heap block, which its copies
-  // share. A key that was moved from is empty.
+  // A key of at most kInlineBytes canonical bytes does not allocate. A longer one owns one heap block, which moves with
+  // it. A key that was moved from is empty.
   Key() noexcept : inline_{} {}
-  Key(const Key& other) noexcept : size_(other.size_), hash_(other.hash_) {
-    std::memcpy(inline_, other.inline_, kInlineBytes);  // Includes heap_.
-    if (!is_inline()) heap_->owners.fetch_add(1, std::memory_order_relaxed);
-  }
+  Key(const Key& other) : Key(other.data(), other.size_, other.hash_) {}
   Key(Key&& other) noexcept : Key() { swap(other); }
   Key& operator=(Key other) noexcept {
     swap(other);
     return *this;
   }
   ~Key() {
-    if (!is_inline()) release();
+    if (!is_inline()) delete[] heap_;
   }
 
   // The canonical bytes. Do not store them: the encoding is valid in this process and this version of the library only.
-  const char* data() const { return is_inline() ? inline_ : heap_->bytes(); }
+  const char* data() const { return is_inline() ? inline_ : heap_; }
   size_t size() const { return size_; }
 
   // Equal keys have equal hashes within a process. Do not store or send a hash: in another process the key has another
@@ -92,7 +88,7 @@ class Key {
     if (a.hash_ != b.hash_ || a.size_ != b.size_) return false;
     // Inline keys are zero behind their bytes, so that this comparison has a fixed length.
     if (a.is_inline()) return std::memcmp(a.inline_, b.inline_, kInlineBytes) == 0;
-    return a.heap_ == b.heap_ || std::memcmp(a.heap_->bytes(), b.heap_->bytes(), a.size_) == 0;
+    return std::memcmp(a.heap_, b.heap_, a.size_) == 0;
   }
   friend bool operator!=(const Key& a, const Key& b) { return !(a == b); }
 
@@ -106,22 +102,16 @@ class Key {
   friend class KeyTestPeer;
   friend struct KeyBytes;  // Used by the library's own code.
 
-  // The bytes follow it.
-  struct Block {
-    char* bytes() { return reinterpret_cast<char*>(this + 1); }
-    std::atomic<size_t> owners{1};
-  };
-
   // If `size` is at most kInlineBytes, `bytes` must have kInlineBytes readable bytes, which are zero from `size` on.
   Key(const char* bytes, size_t size);
-  void release() noexcept;
+  Key(const char* bytes, size_t size, size_t hash);
   void swap(Key& other) noexcept;
 
   bool is_inline() const { return size_ <= kInlineBytes; }
 
   union {
     char inline_[kInlineBytes];
-    Block* heap_;
+    char* heap_;
   };
   size_t size_ = 0;
   size_t hash_ = 0;
