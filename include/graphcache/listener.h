@@ -36,7 +36,7 @@ enum class EventKind {
   // runs of a disabled cache, at least as many as Listener::wants() says. A run that fails before it looks for a graph
   // may be missing.
   kRun,
-  kCapture,      // A capture, including the call of `fn`, until its graph is kept or given up.
+  kCapture,      // A capture, including the call of `fn`.
   kLaunch,       // A launch of the key's graph, if Listener::wants() says so.
   kInstantiate,  // The making of an executable.
   kUpdate,       // The switch of a sibling's executable to this key.
@@ -79,7 +79,7 @@ struct CacheEvent {
   // Of a kCapture and a kLaunch. It is a stream of the cache's own for captures of runs on the legacy stream, and null
   // if `fn` returns a graph (graph.h).
   cudaStream_t stream = nullptr;
-  unsigned thread = 0;  // Threads that live at the same time have different numbers up to 63; all others have 64.
+  unsigned thread = 0;  // The number of the thread, from 1 on.
   std::chrono::steady_clock::time_point begin{};
   std::chrono::steady_clock::time_point end{};  // Not set in Listener::begin().
   std::optional<Outcome> outcome = {};          // At the end of a kRun that did not fail.

@@ -17,12 +17,9 @@
 #include "graph/inspect.h"
 #include "graph/recording.h"
 #include "graphcache/body.h"
+#include "graphcache/status.h"
 
 namespace graphcache {
-
-Conditions::Conditions(cudaStreamCaptureMode mode, std::shared_ptr<DeviceMemory> memory)
-    : mode_(mode), memory_(std::move(memory)), code_(condition_image, {condition::kSetName, condition::kSetKeptName}) {}
-
 namespace detail {
 namespace {
 
@@ -73,7 +70,10 @@ CallResult find_pageable_copy(cudaGraphNode_t node, bool* found) {
   CallResult done{"cudaGraphMemcpyNodeGetParams", cudaGraphMemcpyNodeGetParams(node, &copy)};
   const auto look = [&](const void* memory, cudaMemcpyKind of_device) {
     if (done.error != cudaSuccess || *found || memory == nullptr) return;
-    if (copy.kind != cudaMemcpyDeviceToDevice && copy.kind != of_device) done = find_pageable(memory, found);
+    if (copy.kind == cudaMemcpyDeviceToDevice || copy.kind == of_device) return;
+    const PointerAttributes attributes(memory);
+    done = attributes.query;
+    *found = attributes.is_pageable();
   };
   look(copy.srcPtr.ptr, cudaMemcpyDeviceToHost);
   look(copy.dstPtr.ptr, cudaMemcpyHostToDevice);
@@ -91,6 +91,7 @@ class ConditionalCalls {
 
  private:
   class BodyCapture;
+  struct Parts;
   // A conditional node that was captured.
   struct Added {
     cudaGraphNode_t node = nullptr;
@@ -99,10 +100,9 @@ class ConditionalCalls {
     cudaGraphConditionalHandle handle = 0;
     const unsigned* condition = nullptr;
     void* kept = nullptr;  // Where the node's first kernel stores `condition`, or null if the pointer is constant.
-    Conditions::Kernels kernels = {};
+    cudaKernel_t set = nullptr, set_kept = nullptr;
   };
 
-  static Conditions& conditions_of(Recording& recording) { return recording.setter_.component<Conditions>(); }
   // The body that is being captured, or null.
   BodyCapture* body();
   bool find_condition(const Conditional& node, const unsigned** at);
@@ -117,15 +117,35 @@ class ConditionalCalls {
   Recording& r_;
 };
 
+// What the outermost recording has of its bodies until its capture is over.
+struct ConditionalCalls::Parts {
+  explicit Parts(const Recording& of) : recording(of) {}
+  ~Parts() {
+    if (is_fatal(cuda_error(recording.status_)) || is_fatal(cuda_error(recording.refused_))) {
+      for (OwnedGraph& graph : graphs) graph.release();  // Handles are dropped, not destroyed.
+      for (OwnedStream& stream : streams) stream.release();
+    }
+  }
+  Parts(const Parts&) = delete;
+
+  const Recording& recording;
+  BodyCapture* open = nullptr;  // The body that is being captured, or null.
+  std::vector<OwnedGraph> graphs;
+  std::vector<OwnedStream> streams;
+};
+
 // The capture of a body on a stream of its own, which is ended when the scope is left. If a capture straight into a
 // body's graph breaks, the driver frees that graph and later crashes on the node (docs/semantics.md). So each part of a
 // body, up to the next conditional node in it, is captured as a separate graph and becomes a child graph of the body.
-class ConditionalCalls::BodyCapture : public Recording::Part {
+class ConditionalCalls::BodyCapture {
  public:
   BodyCapture(Recording& recording, const Added& added, unsigned index)
       : recording_(recording),
         outermost_(recording.outermost()),
-        around_(outermost_.open_part_),
+        parts_(parts_of(outermost_)),
+        around_(parts_.open),
+        around_stream_(outermost_.capture_stream_),
+        around_id_(outermost_.capture_id_),
         number_(added.number),
         index_(index),
         graph_(added.bodies[index]) {
@@ -134,7 +154,7 @@ class ConditionalCalls::BodyCapture : public Recording::Part {
     CallResult done = current.result();
     if (done.error == cudaSuccess) {
       RelaxedCaptureMode relaxed;  // allows the creation of a stream
-      OwnedStream& own = outermost_.part_streams_.emplace_back();
+      OwnedStream& own = parts_.streams.emplace_back();
       done = make_stream(cudaStreamNonBlocking, &own);
       stream = own.get();
     }
@@ -144,11 +164,14 @@ class ConditionalCalls::BodyCapture : public Recording::Part {
     } else {
       refuse(done);
     }
-    outermost_.open_part_ = this;  // Nothing below throws.
+    outermost_.capture_stream_ = stream;
+    parts_.open = this;  // Nothing below throws.
   }
   ~BodyCapture() {
     if (is_open_) end_capture();
-    outermost_.open_part_ = around_;
+    parts_.open = around_;
+    outermost_.capture_stream_ = around_stream_;
+    outermost_.capture_id_ = around_id_;
   }
   BodyCapture(const BodyCapture&) = delete;
   BodyCapture& operator=(const BodyCapture&) = delete;
@@ -160,15 +183,15 @@ class ConditionalCalls::BodyCapture : public Recording::Part {
 
   // Reserves a place for the next part's graph, because memory may run out later.
   void prepare() {
-    next_part_ = outermost_.part_graphs_.size();
-    outermost_.part_graphs_.emplace_back();
+    next_part_ = parts_.graphs.size();
+    parts_.graphs.emplace_back();
   }
 
   // Work enqueued in the body must not run now, so a failed begin is tried once more.
   bool begin_part() {
     LastErrorGuard last_error;
     part_ = next_part_;
-    const cudaStreamCaptureMode mode = conditions_of(recording_).mode();
+    const cudaStreamCaptureMode mode = recording_.setter_.mode();
     CallResult done{"cudaStreamBeginCapture", cudaStreamBeginCapture(stream, mode)};
     if (done.error != cudaSuccess) {
       refuse(done);
@@ -177,8 +200,9 @@ class ConditionalCalls::BodyCapture : public Recording::Part {
     is_open_ = true;
     CaptureInfo info;
     done = {"cudaStreamGetCaptureInfo", capture_info(stream, &info)};
-    id = info.id;
-    return done.error == cudaSuccess || refuse(done);
+    if (done.error != cudaSuccess) return refuse(done);
+    outermost_.capture_id_ = info.id;
+    return true;
   }
 
   bool end_part() {
@@ -187,11 +211,17 @@ class ConditionalCalls::BodyCapture : public Recording::Part {
     return done;
   }
 
+  cudaStream_t stream = nullptr;
+
  private:
+  static Parts& parts_of(Recording& recording) {
+    if (recording.parts_ == nullptr) recording.parts_ = std::make_shared<Parts>(recording);
+    return *static_cast<Parts*>(recording.parts_.get());
+  }
   bool add_part() {
     LastErrorGuard last_error;
     if (!end_capture()) return false;
-    const cudaGraph_t part = outermost_.part_graphs_[part_].get();
+    const cudaGraph_t part = parts_.graphs[part_].get();
     std::vector<cudaGraphNode_t> nodes;
     CallResult done = list_nodes(part, &nodes);
     if (done.error != cudaSuccess) return refuse(done);
@@ -206,6 +236,7 @@ class ConditionalCalls::BodyCapture : public Recording::Part {
     done = {"cudaGraphChildGraphNodeGetGraph", cudaGraphChildGraphNodeGetGraph(child, &embedded)};
     if (done.error == cudaSuccess) done = list_nodes(embedded, &nodes);
     if (done.error != cudaSuccess) return refuse(done);
+    outermost_.captured_.content.node_count += nodes.size();
     outermost_.captured_.graph.inner.push_back(
         {absl::StrCat("condition ", number_, ", body ", index_), std::move(nodes)});
     return true;
@@ -218,7 +249,7 @@ class ConditionalCalls::BodyCapture : public Recording::Part {
     cudaGraph_t part = nullptr;
     const cudaError_t error = cudaStreamEndCapture(stream, &part);
     if (error == cudaSuccess) {
-      outermost_.part_graphs_[part_] = OwnedGraph(part);
+      parts_.graphs[part_] = OwnedGraph(part);
       return true;
     }
     outermost_.has_broken_part_ = true;
@@ -253,7 +284,10 @@ class ConditionalCalls::BodyCapture : public Recording::Part {
 
   Recording& recording_;
   Recording& outermost_;
-  Recording::Part* const around_;
+  Parts& parts_;
+  BodyCapture* const around_;
+  const cudaStream_t around_stream_;
+  const unsigned long long around_id_;
   const std::size_t number_;
   const unsigned index_;
   const cudaGraph_t graph_;  // The graph of the node's body.
@@ -263,7 +297,10 @@ class ConditionalCalls::BodyCapture : public Recording::Part {
   cudaGraphNode_t last_ = nullptr;
 };
 
-ConditionalCalls::BodyCapture* ConditionalCalls::body() { return static_cast<BodyCapture*>(r_.outermost().open_part_); }
+ConditionalCalls::BodyCapture* ConditionalCalls::body() {
+  const std::shared_ptr<void>& parts = r_.outermost().parts_;
+  return parts != nullptr ? static_cast<Parts*>(parts.get())->open : nullptr;
+}
 
 void ConditionalCalls::enqueue(cudaStream_t stream, const Conditional& node) {
   if (!r_.may_enqueue(stream, name_of(node.kind)) || node.count == 0) return;
@@ -363,7 +400,9 @@ bool ConditionalCalls::add_conditional(cudaStream_t stream, const Conditional& n
   const DeviceGuard current(r_.setter_.device());
   if (current.result().error != cudaSuccess) return refused(current.result());
   std::shared_ptr<void> code;
-  CallResult done = conditions_of(r_).load(&added->kernels, &code);
+  DeviceCode& kernels = r_.setter_.code(condition_image);
+  CallResult done = kernels.find(condition::kSetName, &added->set, &code);
+  if (done.error == cudaSuccess) done = kernels.find(condition::kSetKeptName, &added->set_kept, &code);
   if (done.error != cudaSuccess) return refused(done);
   r_.need(std::move(code));
 
@@ -376,7 +415,7 @@ bool ConditionalCalls::add_conditional(cudaStream_t stream, const Conditional& n
   if (done.error != cudaSuccess) return refused(done);
   if (node.kind == ConditionalKind::kWhile && node.condition.is_slot() && r_.mode_ == Recording::Mode::kCapture) {
     DeviceMemory::Block kept;
-    done = conditions_of(r_).memory().take(sizeof(void*), &kept);
+    done = r_.setter_.memory().take(sizeof(void*), &kept);
     if (done.error != cudaSuccess) return refused(done);
     added->kept = kept.get();
     r_.need(std::move(kept));
@@ -385,11 +424,12 @@ bool ConditionalCalls::add_conditional(cudaStream_t stream, const Conditional& n
   const Arg<cudaGraphConditionalHandle> handle(added->handle);
   const Arg<void*> kept(added->kept);
   const ArgView args[] = {handle.view(), node.condition, kept.view()};
-  set_condition(stream, added->kernels[Conditions::kSet], args, 3);
+  set_condition(stream, added->set, args, 3);
   if (!r_.status_.ok()) return false;
 
   done = add_node(stream, node, *type, added);
   if (done.error != cudaSuccess) return refused(done);
+  if (body() != nullptr) ++outer.captured_.content.conditional_count;
   added->number = outer.captured_.graph.handles.size();
   outer.captured_.graph.inner.push_back({absl::StrCat("condition ", added->number, ", ", name_of(node.kind)), {}});
   outer.captured_.graph.handles.push_back(added->handle);
@@ -458,11 +498,11 @@ void ConditionalCalls::set_again(cudaStream_t stream, const Added& added) {
   if (added.kept != nullptr) {
     const Arg<const void*> kept(added.kept);
     const ArgView args[] = {handle.view(), kept.view()};
-    set_condition(stream, added.kernels[Conditions::kSetKept], args, 2);
+    set_condition(stream, added.set_kept, args, 2);
   } else {
     const Arg<const void*> condition(static_cast<const void*>(added.condition));
     const ArgView args[] = {handle.view(), condition.view(), nothing.view()};
-    set_condition(stream, added.kernels[Conditions::kSet], args, 3);
+    set_condition(stream, added.set, args, 3);
   }
 }
 

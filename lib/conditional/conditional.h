@@ -1,36 +1,29 @@
-// The kernels by which conditional nodes are recorded.
+// Calls by which nodes are added to a graph or a capture, whose signatures changed between CUDA 12.4 and 13.5.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
-#include <memory>
-
-#include "cuda/device_code.h"
-#include "cuda/errors.h"
-#include "graph/write.h"
 
 namespace graphcache {
 
-// The kernels that set conditions (condition.cu). Each cache has one. Thread-safe.
-class Conditions : public Component {
- public:
-  enum Kernel : std::size_t { kSet, kSetKept, kCount };
-  using Kernels = DeviceCode<kCount>::Kernels;
+// Adds a node of any type with plain edges from its dependencies.
+inline cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
+                            std::size_t count, cudaGraphNodeParams* params) {
+#if CUDART_VERSION >= 13000
+  return cudaGraphAddNode(node, graph, dependencies, nullptr, count, params);
+#else
+  return cudaGraphAddNode(node, graph, dependencies, count, params);
+#endif
+}
 
-  // `mode` is used to capture bodies; it is the mode of the outer capture.
-  Conditions(cudaStreamCaptureMode mode, std::shared_ptr<DeviceMemory> memory);
-
-  CallResult load(Kernels* out, std::shared_ptr<void>* code) { return code_.load(out, code); }
-  DeviceMemory& memory() { return *memory_; }
-  cudaStreamCaptureMode mode() const { return mode_; }
-  // Drops the handles after a fatal error.
-  void abandon() override { code_.abandon(); }
-
- private:
-  const cudaStreamCaptureMode mode_;
-  const std::shared_ptr<DeviceMemory> memory_;
-  DeviceCode<kCount> code_;
-};
+// Makes the stream's next node depend on this node alone.
+inline cudaError_t set_capture_dependency(cudaStream_t stream, cudaGraphNode_t node) {
+#if CUDART_VERSION >= 13000
+  return cudaStreamUpdateCaptureDependencies(stream, &node, nullptr, 1, cudaStreamSetCaptureDependencies);
+#else
+  return cudaStreamUpdateCaptureDependencies(stream, &node, 1, cudaStreamSetCaptureDependencies);
+#endif
+}
 
 }  // namespace graphcache

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <iterator>
 #include <new>
 #include <optional>
 
@@ -12,11 +11,6 @@
 
 namespace graphcache {
 namespace {
-
-constexpr const char* kNames[] = {"run",    "capture", "launch", "instantiate",        "update",
-                                  "upload", "evict",   "lend",   "destroy_executable", "destroy_graph",
-                                  "free",   "erase",   "stray"};
-static_assert(std::size(kNames) == kEventKindCount);
 
 // Calls f for an event. Returns what it threw as an error. Preserves the last error, except of what each hit may have.
 template <class F>
@@ -31,11 +25,6 @@ absl::Status guarded(EventKind kind, F&& f) noexcept try {
 }
 
 }  // namespace
-
-const char* to_string(EventKind kind) {
-  const auto index = static_cast<std::size_t>(kind);
-  return index < std::size(kNames) ? kNames[index] : "unknown";
-}
 
 Audience::Audience(const Listeners& listeners) {
   for (const std::shared_ptr<Listener>& listener : listeners) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
 #include "cuda/driver.h"
 #include "cuda/errors.h"
@@ -76,16 +77,6 @@ inline cudaError_t node_dependencies(cudaGraphNode_t node, cudaGraphNode_t* depe
   return static_cast<cudaError_t>(get(node, dependencies, reinterpret_cast<CUgraphEdgeData*>(edges), count));
 }
 
-// Adds a node of any type with plain edges from its dependencies.
-inline cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
-                            std::size_t count, cudaGraphNodeParams* params) {
-#if CUDART_VERSION >= 13000
-  return cudaGraphAddNode(node, graph, dependencies, nullptr, count, params);
-#else
-  return cudaGraphAddNode(node, graph, dependencies, count, params);
-#endif
-}
-
 // ---- Parameters of nodes --------------------------------------------------------------------------------------------
 
 // `sync_mode` is the cudaHostTaskSyncMode of the node, or 0 with a runtime or driver before CUDA 13.2.
@@ -104,28 +95,24 @@ inline CallResult host_params(cudaGraphNode_t node, cudaHostNodeParams* params, 
   return {"cudaGraphHostNodeGetParams", cudaGraphHostNodeGetParams(node, params)};
 }
 
-// What a memory node allocates or frees, in place of CUDA's structures. What is freed has no size.
-struct Allocation {
-  void* begin = nullptr;
-  std::size_t size = 0;
+// An allocation. Empty if there is none.
+struct AddressRange {
+  std::uint64_t begin = 0, size = 0;
+  std::uint64_t id = 0;  // Its number, which no other one of the process gets.
+
+  // A pointer to the end belongs to it as well.
+  bool contains(std::uint64_t address) const { return size != 0 && address - begin <= size; }
 };
-inline CallResult node_memory(cudaGraphNode_t node, cudaGraphNodeType type, Allocation* memory) {
+
+// What a memory node allocates or frees. What is freed has no size.
+inline CallResult node_memory(cudaGraphNode_t node, cudaGraphNodeType type, AddressRange* memory) {
   if (type == cudaGraphNodeTypeMemFree) {
     return {"cudaGraphMemFreeNodeGetParams", cudaGraphMemFreeNodeGetParams(node, &memory->begin)};
   }
   cudaMemAllocNodeParams params = {};
   const CallResult done{"cudaGraphMemAllocNodeGetParams", cudaGraphMemAllocNodeGetParams(node, &params)};
-  *memory = {params.dptr, params.bytesize};
+  *memory = {reinterpret_cast<std::uintptr_t>(params.dptr), params.bytesize};
   return done;
-}
-
-// Makes the stream's next node depend on this node alone.
-inline cudaError_t set_capture_dependency(cudaStream_t stream, cudaGraphNode_t node) {
-#if CUDART_VERSION >= 13000
-  return cudaStreamUpdateCaptureDependencies(stream, &node, nullptr, 1, cudaStreamSetCaptureDependencies);
-#else
-  return cudaStreamUpdateCaptureDependencies(stream, &node, 1, cudaStreamSetCaptureDependencies);
-#endif
 }
 
 inline cudaError_t add_dependency(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to) {
@@ -154,44 +141,16 @@ inline CallResult add_library_kernel(cudaGraphNode_t* node, cudaGraph_t graph, c
   return {"cudaGraphAddKernelNode", static_cast<cudaError_t>(result), /*latches=*/false};
 }
 
-// Kernels of libraries. A runtime before 12.8 can neither load them nor, by its headers, use those that the driver has
-// loaded. There the driver is called, which has had all of this since 12.0 and returns the same error codes.
-#if CUDART_VERSION >= 12080
-
-// `of_library` says whether the symbol is a library's kernel.
-inline cudaError_t launch_kernel(const void* symbol, bool, dim3 grid, dim3 block, void** arguments,
-                                 std::size_t shared_bytes, cudaStream_t stream) {
-  return cudaLaunchKernel(symbol, grid, block, arguments, shared_bytes, stream);
+// Launches a library's kernel, which the driver takes for a function of the stream's context. Works with runtimes
+// before 12.8 as well, whose headers have no such launch.
+inline CallResult launch_library_kernel(const void* kernel, dim3 grid, dim3 block, void** arguments,
+                                        std::size_t shared_bytes, cudaStream_t stream) {
+  CUresult result = CUDA_ERROR_INVALID_CONTEXT;
+  if (has_context()) {
+    result = driver().launch_kernel(static_cast<CUfunction>(const_cast<void*>(kernel)), grid.x, grid.y, grid.z, block.x,
+                                    block.y, block.z, static_cast<unsigned>(shared_bytes), stream, arguments, nullptr);
+  }
+  return {"cuLaunchKernel", static_cast<cudaError_t>(result), /*latches=*/false};
 }
-
-#else
-
-using cudaLibrary_t = CUlibrary;
-
-template <class Function, class... Args>
-cudaError_t call_driver(Function* function, Args... args) {
-  return static_cast<cudaError_t>(function(args...));
-}
-
-inline cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, CUjit_option* jit_options,
-                                       void** jit_values, unsigned jit_count, CUlibraryOption* options, void** values,
-                                       unsigned count) {
-  return call_driver(driver().load_library, library, code, jit_options, jit_values, jit_count, options, values, count);
-}
-
-inline cudaError_t cudaLibraryUnload(cudaLibrary_t library) { return call_driver(driver().unload_library, library); }
-
-inline cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, const char* name) {
-  return call_driver(driver().library_kernel, kernel, library, name);
-}
-
-inline cudaError_t launch_kernel(const void* symbol, bool of_library, dim3 grid, dim3 block, void** arguments,
-                                 std::size_t shared_bytes, cudaStream_t stream) {
-  if (!of_library) return cudaLaunchKernel(symbol, grid, block, arguments, shared_bytes, stream);
-  return call_driver(driver().launch_kernel, function_of_library(symbol), grid.x, grid.y, grid.z, block.x, block.y,
-                     block.z, static_cast<unsigned>(shared_bytes), stream, arguments, nullptr);
-}
-
-#endif
 
 }  // namespace graphcache

@@ -4,48 +4,37 @@
 #include <absl/base/thread_annotations.h>
 #include <cuda_runtime_api.h>
 
-#include <array>
-#include <cstddef>
 #include <memory>
 #include <utility>
 
-#include "cuda/compat.h"
+#include "cuda/driver.h"
 #include "cuda/errors.h"
 #include "cuda/handles.h"
 #include "cuda/mutex.h"
 
 namespace graphcache {
 
-// The kernels of an embedded image, which is loaded at the first use. Thread-safe.
-template <std::size_t kCount>
+// An embedded image, which is loaded at the first use. Thread-safe.
 class DeviceCode {
  public:
-  using Names = std::array<const char*, kCount>;
-  using Kernels = std::array<cudaKernel_t, kCount>;
+  explicit DeviceCode(const unsigned char* image) : image_(image) {}
 
-  DeviceCode(const unsigned char* image, const Names& names) : image_(image), names_(names) {}
-
-  // Whatever runs the kernels must hold `code`. Unloading waits for launches.
-  CallResult load(Kernels* out, std::shared_ptr<void>* code) ABSL_LOCKS_EXCLUDED(mutex_) {
+  // Finds a kernel by its name. Whatever runs it must hold `code`. Unloading waits for launches.
+  CallResult find(const char* name, cudaKernel_t* kernel, std::shared_ptr<void>* code) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
+    LastErrorGuard last_error;
+    RelaxedCaptureMode relaxed;
     if (library_ == nullptr) {
-      LastErrorGuard last_error;
-      RelaxedCaptureMode relaxed;
-      cudaLibrary_t library = nullptr;
-      const cudaError_t error = cudaLibraryLoadData(&library, image_, nullptr, nullptr, 0, nullptr, nullptr, 0);
-      if (error != cudaSuccess) return {"cudaLibraryLoadData", error, /*latches=*/false};
-      auto loaded = std::make_shared<Library>(library);
-      for (std::size_t i = 0; i < kCount; ++i) {
-        if (const cudaError_t none = cudaLibraryGetKernel(&kernels_[i], library, names_[i]); none != cudaSuccess) {
-          if (is_fatal(none)) loaded->release();
-          return {"cudaLibraryGetKernel", none, /*latches=*/false};
-        }
-      }
+      auto loaded = std::make_shared<Library>();
+      CUlibrary library = nullptr;
+      const CUresult result = driver().load_library(&library, image_, nullptr, nullptr, 0, nullptr, nullptr, 0);
+      if (result != CUDA_SUCCESS) return {"cuLibraryLoadData", static_cast<cudaError_t>(result), /*latches=*/false};
+      loaded->reset(library);
       library_ = std::move(loaded);
     }
-    *out = kernels_;
     *code = library_;
-    return {};
+    const CUresult result = driver().library_kernel(kernel, library_->get(), name);
+    return {"cuLibraryGetKernel", static_cast<cudaError_t>(result), /*latches=*/false};
   }
   // Drops the handles, because their context is lost.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -55,13 +44,16 @@ class DeviceCode {
   }
 
  private:
-  using Library = Owned<cudaLibrary_t, cudaLibraryUnload>;
+  static cudaError_t unload(CUlibrary library) {
+    // The driver may have gone with the runtime (fact 34).
+    if (cudaPeekAtLastError() == cudaErrorCudartUnloading) return cudaErrorCudartUnloading;
+    return static_cast<cudaError_t>(driver().unload_library(library));
+  }
+  using Library = Owned<CUlibrary, unload>;
 
   const unsigned char* const image_;
-  const Names names_;
   Mutex mutex_;
   std::shared_ptr<Library> library_ ABSL_GUARDED_BY(mutex_);
-  Kernels kernels_ ABSL_GUARDED_BY(mutex_) = {};
 };
 
 }  // namespace graphcache

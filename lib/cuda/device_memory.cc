@@ -60,16 +60,6 @@ CallResult DeviceMemory::copy(void* to, const void* from, std::size_t bytes, Eve
   return done;
 }
 
-CallResult DeviceMemory::wait() const {
-  LastErrorGuard last_error;
-  RelaxedCaptureMode relaxed;
-  const DeviceGuard current(device_);
-  if (current.result().error != cudaSuccess) return current.result();
-  void* memory = nullptr;
-  if (const cudaError_t error = cudaMalloc(&memory, 1); error != cudaSuccess) return {"cudaMalloc", error};
-  return {"cudaFree", cudaFree(memory)};
-}
-
 void DeviceMemory::trim() {
   Pieces unused;
   {

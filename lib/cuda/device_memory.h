@@ -30,7 +30,6 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
 
   std::atomic<cudaError_t> late_error{cudaSuccess};  // Of a launch whose executable is gone.
 
-  explicit DeviceMemory(int device) : device_(device) {}
   ~DeviceMemory() { trim(); }
 
   // How much take() takes for so many bytes: a power of two, so that few sizes differ.
@@ -45,9 +44,6 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   // when it returns.
   CallResult copy(void* to, const void* from, std::size_t bytes, Event* end);
 
-  // Waits for all work of the device, as cudaFree does. That does not break captures, while cudaDeviceSynchronize may
-  // (docs/semantics.md).
-  CallResult wait() const;
   // Frees what has come back, and waits for the device.
   void trim() ABSL_LOCKS_EXCLUDED(mutex_);
   // Drops everything that has been taken so far, because its context is lost.
@@ -66,7 +62,6 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
 
   void give(Pieces::iterator piece) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
 
-  const int device_;
   Mutex mutex_;
   OwnedStream stream_ ABSL_GUARDED_BY(mutex_);  // Made at its first use.
   Pieces free_ ABSL_GUARDED_BY(mutex_), taken_ ABSL_GUARDED_BY(mutex_);

@@ -45,12 +45,4 @@ CallResult find_context(int device, std::uint64_t* id) {
   return {"cuCtxGetId", static_cast<cudaError_t>(result), /*latches=*/false};
 }
 
-CUfunction function_of_library(const void* kernel) {
-  RelaxedCaptureMode relaxed;
-  if (!has_context()) return nullptr;
-  CUfunction function = nullptr;
-  const auto of = reinterpret_cast<CUkernel>(const_cast<void*>(kernel));
-  return driver().kernel_function(&function, of) == CUDA_SUCCESS ? function : nullptr;
-}
-
 }  // namespace graphcache

@@ -46,14 +46,12 @@ struct Driver {
   Call<const char**, CUkernel> kernel_name = find("cuKernelGetName", 12030);
   Call<CUgraphNode*, CUgraph, const CUgraphNode*, std::size_t, const CUDA_KERNEL_NODE_PARAMS*> add_kernel_node =
       find("cuGraphAddKernelNode");
-#if CUDART_VERSION < 12080  // for compat.h
   Call<CUlibrary*, const void*, CUjit_option*, void**, unsigned, CUlibraryOption*, void**, unsigned> load_library =
       find("cuLibraryLoadData");
   Call<CUlibrary> unload_library = find("cuLibraryUnload");
   Call<CUkernel*, CUlibrary, const char*> library_kernel = find("cuLibraryGetKernel");
   Call<CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void**, void**>
       launch_kernel = find("cuLaunchKernel");
-#endif
 
   // Reads a launch attribute of a kernel node, and whether it is not all zeros.
   CUresult read_attribute(CUgraphNode node, CUlaunchAttributeID id, CUlaunchAttributeValue* value, bool* is_set) const {
@@ -91,10 +89,6 @@ bool has_context();
 // Finds the id of the context that is current while the device is. After cudaDeviceReset the device has another
 // context, and no id is given twice.
 CallResult find_context(int device, std::uint64_t* id);
-
-// The function of a library's kernel in the current context, or null if there is none. This needs the driver, because
-// cudaGetFuncBySymbol does not know such kernels.
-CUfunction function_of_library(const void* kernel);
 
 // The parameters of a kernel node, with the kernel left unset.
 inline CUDA_KERNEL_NODE_PARAMS driver_params(dim3 grid, dim3 block, unsigned shared_bytes, void** arguments) {

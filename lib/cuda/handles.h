@@ -3,13 +3,13 @@
 
 #include <cuda_runtime_api.h>
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <type_traits>
 
 #include "cuda/errors.h"
 #include "cuda/mutex.h"
+#include "cuda/this_thread.h"
 
 namespace graphcache {
 
@@ -27,7 +27,7 @@ struct LaunchStream {
   explicit LaunchStream(cudaStream_t on) : handle(on) {
     constexpr auto kOwn = 1ull << 63;  // CUDA counts from 0.
     if (on == cudaStreamLegacy) id = kOwn;
-    if (on == cudaStreamPerThread) id = kOwn + this_thread();
+    if (on == cudaStreamPerThread) id = kOwn + detail::number_of_this_thread();
   }
   // Finds the id of a stream that exists, if there is one.
   cudaError_t find_id() {
@@ -39,13 +39,6 @@ struct LaunchStream {
   // The next launch is there. An id that is too old is of no stream that exists.
   void follow(const LaunchStream& next) {
     if (next.handle != handle || next.id != 0) *this = next;
-  }
-
- private:
-  static std::uint64_t this_thread() {
-    static std::atomic<std::uint64_t> last = 0;
-    thread_local const std::uint64_t number = ++last;
-    return number;
   }
 };
 

@@ -1,27 +1,24 @@
-// A small number for each thread.
+// What the library keeps for each thread. The visibility ensures that a program has it once.
 #pragma once
 
 #include <absl/base/attributes.h>
 
+#include <atomic>
 #include <cstdint>
 
 namespace graphcache::detail {
 
-// The state of one thread.
 struct ThisThread {
-  // Threads that live at the same time have different numbers, from 1 to kMany - 1. If there are more threads, all
-  // others have the number kMany. The number of a thread that has ended is used again.
-  static constexpr unsigned kMany = 64;
-  unsigned number = 0;     // The number of the thread; 0 before its first run.
-  std::uint64_t uses = 0;  // The number of its runs, of all caches.
-
-  static unsigned take_number();
+  std::uint64_t uses = 0;  // The number of the thread's runs, of all caches.
+  unsigned number = 0;     // See number_of_this_thread().
 };
 [[gnu::visibility("default")]] ABSL_CONST_INIT inline thread_local ThisThread this_thread;
+[[gnu::visibility("default")]] ABSL_CONST_INIT inline std::atomic<unsigned> numbered_threads{0};
 
-// The number of this thread, taken at the first call.
+// A number that no other thread of the program has, counted from 1.
 inline unsigned number_of_this_thread() {
-  return this_thread.number != 0 ? this_thread.number : ThisThread::take_number();
+  if (this_thread.number == 0) this_thread.number = ++numbered_threads;
+  return this_thread.number;
 }
 
 }  // namespace graphcache::detail

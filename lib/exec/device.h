@@ -17,13 +17,13 @@ struct Device {
   // `options` name the actual device.
   explicit Device(const Options& options)
       : scratch(options.device),
-        memory(std::make_shared<DeviceMemory>(options.device)),
+        memory(std::make_shared<DeviceMemory>()),
         setter(options.device, memory, options.capture_mode),
         graveyard(options.device) {}
 
   // Called outside of captures.
   ~Device() {
-    (void)graveyard.collect_all(memory.get());
+    (void)graveyard.collect_all(/*waits=*/true);
     memory->trim();
   }
   Device(const Device&) = delete;

@@ -6,6 +6,7 @@
 
 #include "cuda/driver.h"
 #include "cuda/errors.h"
+#include "graph/inspect.h"
 
 namespace graphcache {
 namespace {
@@ -38,9 +39,8 @@ bool applies_nothing(cudaError_t error) {
 
 // Whether this seems to be host memory that no runtime call has allocated or registered.
 bool may_be_pageable(const void* memory) {
-  const LastErrorGuard last_error;  // A hit has no guard.
-  cudaPointerAttributes attributes = {};
-  return cudaPointerGetAttributes(&attributes, memory) != cudaSuccess || attributes.type == cudaMemoryTypeUnregistered;
+  const PointerAttributes attributes(memory);
+  return attributes.is_pageable() || attributes.query.error != cudaSuccess;
 }
 
 }  // namespace

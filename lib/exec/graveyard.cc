@@ -147,18 +147,18 @@ void Graveyard::collect(LaunchStream stream) {
   put_back(std::move(waiting));
 }
 
-CallResult Graveyard::collect_all(const DeviceMemory* to_wait, bool is_patient) {
+CallResult Graveyard::collect_all(bool waits, bool is_patient) {
   std::list<Grave> waiting;
   {
     MutexLock lock(mutex_);
-    if (to_wait != nullptr) waiting_.splice(waiting_.end(), aside_);
+    if (waits) waiting_.splice(waiting_.end(), aside_);
     if (active_recording != nullptr) return {};  // Later runs will destroy them.
     waiting.swap(waiting_);
     if (is_abandoned()) return {};  // Drops what waits.
   }
   bool all_over = false;
-  if (to_wait != nullptr && !waiting.empty()) {
-    const CallResult waited = to_wait->wait();
+  if (waits && !waiting.empty()) {
+    const CallResult waited = wait();
     if (is_fatal(waited.error)) {
       put_back(std::move(waiting));
       return waited;
@@ -171,13 +171,23 @@ CallResult Graveyard::collect_all(const DeviceMemory* to_wait, bool is_patient) 
   for (int pass = 0; pass < (is_patient ? kPasses : 1) && !waiting.empty(); ++pass) {
     if (pass > 0) std::this_thread::sleep_for(kPatience);
     for (auto grave = waiting.begin(); grave != waiting.end();) {
-      const bool done = all_over || (grave->executable == nullptr && !grave->graph.empty()) ||
-                        is_done(*grave, LaunchStream(), /*waits=*/to_wait != nullptr);
+      const bool done =
+          all_over || (grave->executable == nullptr && !grave->graph.empty()) || is_done(*grave, LaunchStream(), waits);
       grave = done ? waiting.erase(grave) : std::next(grave);
     }
   }
   put_back(std::move(waiting));
   return {};
+}
+
+CallResult Graveyard::wait() const {
+  LastErrorGuard last_error;
+  RelaxedCaptureMode relaxed;
+  const DeviceGuard current(device_);
+  if (current.result().error != cudaSuccess) return current.result();
+  void* memory = nullptr;
+  if (const cudaError_t error = cudaMalloc(&memory, 1); error != cudaSuccess) return {"cudaMalloc", error};
+  return {"cudaFree", cudaFree(memory)};
 }
 
 void Graveyard::put_back(std::list<Grave> waiting) {

@@ -28,7 +28,6 @@
 #include <memory>
 
 #include "cuda/audience.h"
-#include "cuda/device_memory.h"
 #include "cuda/mutex.h"
 #include "exec/executable.h"
 
@@ -67,7 +66,7 @@ class Graveyard {
 
   // Adds what an entry had, of which either may be missing. `place` is a list of one grave, allocated in advance, so
   // that nothing that has an executable is without one; or empty. `stream` is that of the last launch, if there was
-  // one. What is set aside waits for collect_all() with the cache's memory, so that no other thread's run destroys what
+  // one. What is set aside waits for a collect_all() that waits, so that no other thread's run destroys what
   // clear() has added, however much that is.
   void add(std::list<Grave> place, std::unique_ptr<Executable> executable, Template graph,
            std::shared_ptr<Objects> kept, LaunchStream stream, Epitaph epitaph, bool set_aside = false) noexcept
@@ -81,9 +80,9 @@ class Graveyard {
   // is a stream of the current device that exists and is not capturing, or null for none. Call this without locks that
   // runs wait for.
   void collect(LaunchStream stream);
-  // Destroys all waiting objects whose launches are complete, or, if it is patient, are so a little later. With the
-  // cache's memory it first waits for the device, so that nothing is left, and then it fails only by fatal errors.
-  CallResult collect_all(const DeviceMemory* to_wait = nullptr, bool is_patient = false) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Destroys all waiting objects whose launches are complete, or, if it is patient, are so a little later. If it
+  // `waits`, it first waits for the device, so that nothing is left, and then it fails only by fatal errors.
+  CallResult collect_all(bool waits = false, bool is_patient = false) ABSL_LOCKS_EXCLUDED(mutex_);
   // What is added from now on is of the context with this id.
   void begin(std::uint64_t context) ABSL_LOCKS_EXCLUDED(mutex_);
   // That id, or 0 before begin().
@@ -109,6 +108,9 @@ class Graveyard {
   static bool is_done(Grave& grave, const LaunchStream& stream, bool waits = false);
   // Makes the grave's fence, unless its state is known. Returns false if that is impossible.
   bool fence(Grave& grave) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits for all work of the device, as cudaFree does. That does not break captures, while cudaDeviceSynchronize may
+  // (docs/semantics.md).
+  CallResult wait() const;
   void put_back(std::list<Grave> waiting) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const int device_;

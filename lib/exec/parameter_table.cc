@@ -15,14 +15,11 @@ bool same(const SlotNode& a, const SlotNode& b) {
          a.binding_count == b.binding_count;
 }
 
-bool same(const Binding& a, const Binding& b) { return a.target == b.target && a.is_of(b); }
-
 // Whether the same nodes follow the same slots.
 bool same(const Slots& a, const Slots& b) {
-  const auto equal = [](const auto& x, const auto& y) { return same(x, y); };
-  return a.arguments == b.arguments &&
-         std::equal(a.nodes.begin(), a.nodes.end(), b.nodes.begin(), b.nodes.end(), equal) &&
-         std::equal(a.bindings.begin(), a.bindings.end(), b.bindings.begin(), b.bindings.end(), equal);
+  const auto equal = [](const SlotNode& x, const SlotNode& y) { return same(x, y); };
+  return a.arguments == b.arguments && a.bindings == b.bindings &&
+         std::equal(a.nodes.begin(), a.nodes.end(), b.nodes.begin(), b.nodes.end(), equal);
 }
 
 }  // namespace

@@ -180,22 +180,23 @@ bool UpdatedExecutable::plan_slots(const SlotNode& node, std::vector<updater::Up
 // Makes the slot nodes of the base device-updatable (with a table, the other kernel nodes as well) and adds the updater
 // node.
 CallResult UpdatedExecutable::add_updater_node(Updater& updater, bool with_table) {
-  Updater::Kernels kernels = {};
-  if (const CallResult loaded = updater.load(&kernels, &code_); loaded.error != cudaSuccess) return loaded;
+  cudaKernel_t plain = nullptr;
+  CallResult done = updater.find(updater::kPlainName, &plain, &code_);
   WrittenNodes written;
-  CallResult done = make_updatable(kernels[Updater::kPlain], with_table, &written);
+  if (done.error == cudaSuccess) done = make_updatable(plain, with_table, &written);
   if (done.error != cudaSuccess) return done;
 
-  constexpr unsigned kSizes[] = {updater::kSmall, updater::kLarge, updater::kHuge};  // As Updater::Kernel.
+  constexpr unsigned kSizes[] = {updater::kSmall, updater::kLarge, updater::kHuge};
+  constexpr const char* kNames[] = {updater::kSmallName, updater::kLargeName, updater::kHugeName};
   const unsigned* const size = std::lower_bound(std::begin(kSizes), std::end(kSizes), parameter_size_);
   parameter_ = std::make_unique<unsigned char[]>(offsetof(Parameter, bytes) + *size);
   parameter().plan.piece_count = static_cast<unsigned>(written.pieces.size());
   arguments_[0] = parameter_.get();
   node_params_ = driver_params(dim3(blocks()), dim3(updater::kThreads), 0, arguments_);
-  node_params_.kern = reinterpret_cast<CUkernel>(kernels[static_cast<std::size_t>(size - kSizes)]);
   node_params_.ctx = current_context();  // For patches: the current one at a hit may be another device's.
   if (with_table) table_ = std::make_unique<ParameterTable>(content_, written);
-  done = upload_plan(written);
+  done = updater.find(kNames[size - kSizes], &node_params_.kern, &code_);
+  if (done.error == cudaSuccess) done = upload_plan(written);
   bool changed = false;
   if (done.error == cudaSuccess) done = write(content_->values.data(), &changed);
   if (done.error == cudaSuccess) done = add_to_base(written);

@@ -2,13 +2,11 @@
 
 #include "cuda/compat.h"
 #include "cuda/driver.h"
-#include "exec/updater.h"
 #include "updater_image.h"
 
 namespace graphcache {
 
-Updater::Updater()
-    : code_(updater_image, {updater::kSmallName, updater::kLargeName, updater::kHugeName, updater::kPlainName}) {}
+Updater::Updater() : code_(updater_image) {}
 
 CallResult can_set_grid(cudaGraphNode_t node, cudaKernel_t plain, Probed* probed, bool* can) {
   *can = false;
@@ -32,7 +30,7 @@ CallResult can_set_grid(cudaGraphNode_t node, cudaKernel_t plain, Probed* probed
   if (const cudaError_t error = cudaGraphCreate(&graph, 0); error != cudaSuccess) return {"cudaGraphCreate", error};
   OwnedGraph owned(graph);
   CUDA_KERNEL_NODE_PARAMS nothing = driver_params(dim3(1), dim3(1), 0, nullptr);
-  nothing.kern = reinterpret_cast<CUkernel>(plain);
+  nothing.kern = plain;
   cudaGraphNode_t plain_node = nullptr;
   cudaGraphExec_t executable = nullptr;
   CallResult done = add_library_kernel(&plain_node, graph, nothing);

@@ -4,7 +4,6 @@
 #include <absl/base/thread_annotations.h>
 #include <cuda_runtime_api.h>
 
-#include <cstddef>
 #include <memory>
 #include <unordered_map>
 
@@ -14,19 +13,15 @@
 
 namespace graphcache {
 
-// The updater's kernels, one for each size of values, and a kernel that does nothing. Each cache has one Updater.
-// Thread-safe.
+// The updater's kernels. Each cache has one Updater. Thread-safe.
 class Updater {
  public:
-  enum Kernel : std::size_t { kSmall, kLarge, kHuge, kPlain, kCount };
-  using Kernels = DeviceCode<kCount>::Kernels;
-
   Updater();
 
   // A failure is permanent in a context: what the driver has refused once is not loaded again.
-  CallResult load(Kernels* out, std::shared_ptr<void>* code) ABSL_LOCKS_EXCLUDED(mutex_) {
+  CallResult find(const char* name, cudaKernel_t* kernel, std::shared_ptr<void>* code) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
-    if (failed_.error == cudaSuccess) failed_ = code_.load(out, code);
+    if (failed_.error == cudaSuccess) failed_ = code_.find(name, kernel, code);
     return failed_;
   }
   // Drops the handles, because their context is lost.
@@ -37,14 +32,14 @@ class Updater {
   }
 
  private:
-  DeviceCode<kCount> code_;
+  DeviceCode code_;
   Mutex mutex_;
   CallResult failed_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Whether the device can set the grid of a kernel node. It cannot for kernels with clusters, cooperative kernels, and
 // kernels that use dynamic parallelism: without any error, other blocks would run than were set (docs/semantics.md).
-// `plain` is Updater::kPlain. `probed` caches the results for the functions of one graph.
+// `plain` is updater::kPlainName. `probed` caches the results for the functions of one graph.
 using Probed = std::unordered_map<const void*, bool>;
 CallResult can_set_grid(cudaGraphNode_t node, cudaKernel_t plain, Probed* probed, bool* can);
 

@@ -4,23 +4,21 @@
 
 #include <array>
 #include <cstdint>
-#include <cstring>
+
+#include "graph/template.h"
 
 namespace graphcache {
 namespace {
 
 template <class T>
 std::string number(const CUlaunchAttributeValue& value) {
-  T number;
-  std::memcpy(&number, &value, sizeof number);
-  return absl::StrCat(number);
+  return absl::StrCat(read_as<T>(&value));
 }
 std::string three(const CUlaunchAttributeValue& value) {
   return absl::StrCat(value.clusterDim.x, ", ", value.clusterDim.y, ", ", value.clusterDim.z);
 }
 std::string domains(const CUlaunchAttributeValue& value) {
-  std::array<std::uint8_t, 2> map;
-  std::memcpy(map.data(), &value, sizeof map);
+  const auto map = read_as<std::array<std::uint8_t, 2>>(&value);
   return absl::StrCat(map[0], ", ", map[1]);
 }
 std::string window(const CUlaunchAttributeValue& value) {

@@ -13,12 +13,12 @@
 #include "graphcache/status.h"
 
 namespace graphcache {
-Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, Setter& setter,
+Captured capture(cudaStream_t stream, const detail::Call& call, Setter& setter,
                  const detail::DiagnoseInterface* diagnoser, const TellBreak& tell) {
   const CaptureSide no_breaking_calls(capture_gate(setter.device()));
   LastErrorGuard last_error;  // The error of a broken capture must not reach `fn` when it is called directly.
   const auto watch = diagnoser != nullptr ? watch_capture(diagnoser, stream, tell) : nullptr;
-  if (const cudaError_t error = cudaStreamBeginCapture(stream, mode); error != cudaSuccess) {
+  if (const cudaError_t error = cudaStreamBeginCapture(stream, setter.mode()); error != cudaSuccess) {
     Captured none;
     none.capture = cuda_failure("cudaStreamBeginCapture", error);
     return none;
@@ -36,15 +36,15 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
     captured.graph.graph = OwnedGraph(graph);
     return error;
   };
+  cudaError_t error = cudaSuccess;
   try {
     captured.fn = recording.invoke();
-    if (const cudaError_t error = end(); error != cudaSuccess) captured.capture = recording.end_failed(error);
+    error = end();
   } catch (const abi::__forced_unwind&) {  // The thread is being cancelled.
-    if (active_recording != nullptr) end();
+    end();
     throw;
   } catch (...) {
-    if (active_recording == nullptr) throw;  // The capture is over.
-    const cudaError_t error = end();
+    error = end();
     const bool is_intact = error == cudaSuccess && !recording.has_broken_part();
     if (recording.is_stopped() || (is_intact && !call.threw)) throw;
     call.threw = false;
@@ -52,8 +52,8 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
       captured.thrown = std::current_exception();
       captured.fn = exception_failure("fn threw");
     }
-    if (error != cudaSuccess) captured.capture = recording.end_failed(error);
   }
+  if (error != cudaSuccess) captured.capture = recording.end_failed(error);
   if (watch != nullptr) watch->report(recording.calls(), &captured);
   add_failure(&captured.capture, recording.refused());
   if (captured.capture.ok()) captured.capture = captured.graph.list_nodes().status();
@@ -66,8 +66,6 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   content.finds_values = call.gets_values();
   content.is_settled = !content.finds_values;
   if (content.finds_values) note_ranges(call, &content);
-  content.conditional_count = captured.graph.handles.size();  // With those in bodies.
-  for (const InnerNodes& inner : captured.graph.inner) content.inner_node_count += inner.nodes.size();
   return std::move(captured);
 }
 

@@ -32,7 +32,8 @@ struct Captured {
   absl::Status fn;  // What `fn` reports. Ok if it threw because its capture was broken.
   // What `fn` threw, if its capture was intact. Then `fn` is not ok.
   std::exception_ptr thrown;
-  bool is_misuse = false;  // Whether the recorder was misused, which a direct call of `fn` may not notice.
+  bool is_refused = false;  // Whether a listener refused the capture, so that `fn` was not called.
+  bool is_misuse = false;   // Whether the recorder was misused, which a direct call of `fn` may not notice.
   // What broke the capture. If not ok, nothing was enqueued and there is no template.
   absl::Status capture;
   // Whether the capture was refused because a copy or set whose size is a slot has 0 bytes in this run.
@@ -49,12 +50,13 @@ struct Captured {
 
   // Why there is no graph that could be kept: what broke the capture, after an error of `fn`'s own.
   absl::Status failure() const;
+  bool has_usable_graph() const { return failure().ok() && content.node_count != 0 && !content.leaves_memory; }
 };
 
 // Calls `fn` under a capture of `stream`. Afterwards the stream is not capturing, even if `fn` throws. Only exceptions
 // that are orders to stop pass through (OrdersToStop). `diagnoser` watches the capture unless it is null. It calls
 // `tell`, unless that is empty, when a call breaks the capture.
-Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, Setter& setter,
+Captured capture(cudaStream_t stream, const detail::Call& call, Setter& setter,
                  const detail::DiagnoseInterface* diagnoser, const TellBreak& tell);
 
 // Calls `fn`, which returns a graph. Bound arguments get the call's values. Exceptions of `fn` pass through.

@@ -28,8 +28,8 @@ namespace {
 std::string place_of(std::uint64_t value) {
   // Addresses of the host's memory, as a rule. A smaller value is rather a number, or two.
   constexpr std::uint64_t kLeast = std::uint64_t{1} << 38, kEnd = std::uint64_t{1} << 47;
-  cudaPointerAttributes memory = {};
-  if (cudaPointerGetAttributes(&memory, reinterpret_cast<const void*>(value)) != cudaSuccess) return "";
+  const PointerAttributes memory(reinterpret_cast<const void*>(value));
+  if (memory.query.error != cudaSuccess) return "";
   switch (memory.type) {
     case cudaMemoryTypeDevice:
       return absl::StrCat("memory of device ", memory.device);
@@ -126,8 +126,8 @@ struct Side : RecordedGraph {
   const NodeContent& node(std::uint32_t index) const { return reading.content.nodes[index]; }
   std::vector<Field> fields(std::uint32_t index) const { return fields_of(reading, slots, index); }
 
-  // None where they were found, and inside nodes.
-  const Slots& slots = content.finds_values ? kNoSlots : content.slots;
+  // None where they were found, and inside nodes, which are listed without their graph.
+  const Slots& slots = content.finds_values || graph.empty() ? kNoSlots : content.slots;
   Reading reading = {};
 };
 
@@ -149,12 +149,6 @@ class Comparison {
   }
 
  private:
-  // Compares nodes inside a node of each.
-  Comparison(const Template& kept, const Template& now, const Comparison& around)
-      : kept_{{kept, around.kept_.content}, kNoSlots},
-        now_{{now, around.now_.content}, kNoSlots},
-        own_memory_(around.own_memory_) {}
-
   std::string compare_nodes() {
     const auto kept = static_cast<std::uint32_t>(kept_.graph.nodes.size());
     const auto now = static_cast<std::uint32_t>(now_.graph.nodes.size());
@@ -181,7 +175,9 @@ class Comparison {
         return absl::StrCat(was_and_is(absl::StrCat("part ", i), kept[i].name, now[i].name), "; ", cure_);
       }
       const Template of_kept{{}, kept[i].nodes, {}, {}}, of_now{{}, now[i].nodes, {}, {}};
-      std::optional<std::string> found = Comparison(of_kept, of_now, *this).run();
+      Comparison inside({of_kept, kept_.content}, {of_now, now_.content}, {});
+      inside.own_memory_ = own_memory_;
+      std::optional<std::string> found = inside.run();
       if (!found) return std::nullopt;
       if (!found->empty()) return absl::StrCat(kept[i].name, ", ", *found);
     }
@@ -217,9 +213,9 @@ class Comparison {
       const NodeContent &a = kept_.node(i), &b = now_.node(i);
       const bool both = a.type == cudaGraphNodeTypeMemAlloc && b.type == cudaGraphNodeTypeMemAlloc;
       if (!both || a.size == 0 || b.size == 0) continue;
-      const auto memory = kept_.reading.content.params<Allocation>(a),
-                 memory_now = now_.reading.content.params<Allocation>(b);
-      add(memory.begin, memory_now.begin, std::min(memory.size, memory_now.size));
+      const auto memory = kept_.reading.content.params<AddressRange>(a),
+                 memory_now = now_.reading.content.params<AddressRange>(b);
+      own_memory_.push_back({memory.begin, memory_now.begin, std::min(memory.size, memory_now.size)});
     }
   }
 
@@ -375,7 +371,7 @@ class Comparison {
     return (!is_member && !is_address) || (returns(word.last) && returns(word.elsewhere));
   }
 
-  static bool has_memory(const unsigned char* at) { return allocation_at(read_as<std::uint64_t>(at)).has_value(); }
+  static bool has_memory(const unsigned char* at) { return allocation_at(read_as<std::uint64_t>(at)).id != 0; }
 
   // Whether this is memory of the host that CUDA does not know.
   static bool is_host_address(const unsigned char* at) { return is_host_memory(read_as<std::uint64_t>(at)); }
@@ -384,22 +380,18 @@ class Comparison {
   void check_memory(const std::string& what, const unsigned char* at) {
     const auto noted = kept_.content.allocations.find(read_as<std::uint64_t>(at));
     if (noted == kept_.content.allocations.end()) return;
-    const std::optional<std::uint64_t> now = allocation_at(noted->first);
+    const std::uint64_t now = allocation_at(noted->first).id;
     if (now == noted->second) return;
     find(absl::StrCat(what, " was ", hex_of(noted->first), " when the key was recorded, and the memory there has been ",
-                      now ? "freed, and given out again since" : "freed or unregistered since"));
+                      now != 0 ? "freed, and given out again since" : "freed or unregistered since"));
     cure_ = "erase the key when memory that it uses is freed";
   }
 
   // Whether these are addresses of a variable on the stack, which is elsewhere in each recording. Their upper bytes may
   // be equal in both new ones.
   static bool are_of_stack(const unsigned char* kept, const unsigned char* now, const unsigned char* again) {
-    const void* const of_now = read_as<const void*>(now);
-    const void* const of_again = read_as<const void*>(again);
-    if (of_now == of_again || !is_on_a_stack(of_now) || !is_on_a_stack(of_again)) return false;
-    bool pageable = false;
-    (void)find_pageable(read_as<const void*>(kept), &pageable);
-    return pageable;
+    return is_on_a_stack(read_as<const void*>(now)) && is_on_a_stack(read_as<const void*>(again)) &&
+           PointerAttributes(read_as<const void*>(kept)).is_pageable();
   }
 
   static constexpr std::size_t kWord = sizeof(std::uint64_t);

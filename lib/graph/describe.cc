@@ -12,6 +12,7 @@
 #include "cuda/driver.h"
 #include "cuda/errors.h"
 #include "graph/attributes.h"
+#include "graph/inspect.h"
 
 namespace graphcache {
 namespace {
@@ -85,7 +86,7 @@ class Reader {
         return true;
       case cudaGraphNodeTypeMemAlloc:
       case cudaGraphNodeTypeMemFree: {
-        Allocation memory;
+        AddressRange memory;
         if (reading_ != nullptr && node_memory(node, content.type, &memory).error == cudaSuccess) keep(content, memory);
         return false;
       }
@@ -270,11 +271,10 @@ class Reader {
 
   // Adds the memory's kind and device, which an update must not change (fact 23).
   bool put_memory(const void* pointer) {
-    cudaPointerAttributes attributes = {};
-    if (cudaPointerGetAttributes(&attributes, pointer) != cudaSuccess) return false;
+    const PointerAttributes attributes(pointer);
     put(attributes.type);
-    put(attributes.type == cudaMemoryTypeUnregistered ? -1 : attributes.device);
-    return true;
+    put(attributes.is_pageable() ? -1 : attributes.device);
+    return attributes.query.error == cudaSuccess;
   }
 
   // One-dimensional copies may change their addresses and size, other copies nothing.

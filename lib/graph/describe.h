@@ -46,7 +46,7 @@ struct Reading {
     std::vector<std::pair<const KnownAttribute*, CUlaunchAttributeValue>> attributes;
   };
 
-  NodeContents content;              // Memory nodes have an Allocation.
+  NodeContents content;              // Memory nodes have an AddressRange.
   std::vector<std::uint32_t> sizes;  // Size in bytes of each of the arguments.
   std::vector<Part> parts;           // One part for each node.
 };

@@ -128,10 +128,10 @@ std::vector<Field> fields_of(const Reading& reading, const Slots& slots, std::ui
       break;
     }
     case cudaGraphNodeTypeMemAlloc:
-      add(Kind::kNumber, "the size", nullptr, reading.content.params<Allocation>(node).size);
+      add(Kind::kNumber, "the size", nullptr, reading.content.params<AddressRange>(node).size);
       break;
     case cudaGraphNodeTypeMemFree:
-      add(Kind::kAddress, "its memory", nullptr, reading.content.params<Allocation>(node).begin);
+      add(Kind::kAddress, "its memory", nullptr, reading.content.params<AddressRange>(node).begin);
       break;
     default:
       break;
@@ -172,7 +172,11 @@ bool read_graph_info(const Template& from, const Content& content, GraphInfo* in
 }
 
 void find_kernel(const CUDA_KERNEL_NODE_PARAMS& params, SlotNode* node) {
-  node->function = params.func != nullptr ? params.func : function_of_library(params.kern);
+  node->function = params.func;
+  if (node->function == nullptr) {  // A library's kernel. The function is that in the current context.
+    RelaxedCaptureMode relaxed;
+    if (driver().kernel_function(&node->function, params.kern) != CUDA_SUCCESS) node->function = nullptr;
+  }
   node->context = params.ctx;
   node->is_of_device = params.ctx == current_context();
   if (!node->is_of_device) node->foreign = params.kern;

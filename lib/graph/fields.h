@@ -39,7 +39,7 @@ std::vector<Field> fields_of(const Reading& reading, const Slots& slots, std::ui
 // out.
 bool read_graph_info(const Template& from, const Content& content, GraphInfo* info);
 
-// Sets the driver's handles of the kernel and of its context.
+// Sets the driver's handles of the kernel and of its context. REQUIRES: has_context().
 void find_kernel(const CUDA_KERNEL_NODE_PARAMS& params, SlotNode* node);
 
 // Where the bytes of a node of a content (NodeContent::bytes) begin in the fields that add_slot_node() makes of them.

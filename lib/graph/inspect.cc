@@ -40,9 +40,9 @@ class Inspection {
   bool has_memory_nodes() const { return !allocated_.empty() || !freed_.empty(); }
   // Whether a node that was read allocates memory that none of them frees.
   bool leaves_memory() {
-    std::ranges::sort(freed_, {}, &Allocation::begin);
-    return std::ranges::any_of(allocated_, [&](const Allocation& memory) {
-      return !std::ranges::binary_search(freed_, memory.begin, {}, &Allocation::begin);
+    std::ranges::sort(freed_, {}, &AddressRange::begin);
+    return std::ranges::any_of(allocated_, [&](const AddressRange& memory) {
+      return !std::ranges::binary_search(freed_, memory.begin, {}, &AddressRange::begin);
     });
   }
 
@@ -84,7 +84,7 @@ class Inspection {
       }
       case cudaGraphNodeTypeMemAlloc:
       case cudaGraphNodeTypeMemFree: {
-        Allocation memory;
+        AddressRange memory;
         const CallResult done = node_memory(node, type, &memory);
         if (done.error == cudaSuccess) (type == cudaGraphNodeTypeMemFree ? freed_ : allocated_).push_back(memory);
         return done;
@@ -118,10 +118,9 @@ class Inspection {
 
   // False, and noted, if the kind of memory cannot be found out.
   bool is_pageable_memory(const void* memory) {
-    bool pageable = false;
-    const CallResult done = find_pageable(memory, &pageable);
-    if (done.error != cudaSuccess) unread_ = done;
-    return pageable;
+    const PointerAttributes attributes(memory);
+    if (attributes.query.error != cudaSuccess) unread_ = attributes.query;
+    return attributes.is_pageable();
   }
 
   void add(const cudaMemcpy3DParms& copy, const SlotNode* slot_node) {
@@ -140,8 +139,7 @@ class Inspection {
   // node may have got the address of memory that fn has freed.
   bool is_own(const char* memory) const {
     const auto at = reinterpret_cast<std::uintptr_t>(memory);
-    return std::ranges::any_of(
-        allocated_, [&](const Allocation& own) { return at - reinterpret_cast<std::uintptr_t>(own.begin) < own.size; });
+    return std::ranges::any_of(allocated_, [&](const AddressRange& own) { return at - own.begin < own.size; });
   }
 
   bool is_kept(const void* memory) const {
@@ -155,7 +153,7 @@ class Inspection {
   bool copies_pageable_ = false;
   CallResult unread_;  // what the last node that could not be read has returned
   bool lends_to_host_function_ = false;
-  std::vector<Allocation> allocated_, freed_;
+  std::vector<AddressRange> allocated_, freed_;
 };
 
 }  // namespace
@@ -163,7 +161,7 @@ class Inspection {
 absl::Status inspect(Template& graph, const void* place, Content* content) {
   const LastErrorGuard last_error;
   if (!has_context()) return cuda_failure("cuCtxGetCurrent", cudaErrorDeviceUninitialized);
-  content->node_count = graph.nodes.size();
+  content->node_count += graph.nodes.size();  // Those in bodies have been counted.
   Inspection inspection(place, content);
   absl::Status status = inspection.read(graph.nodes).status();
   if (status.ok() && !inspection.has_memory_nodes()) status = graph.order_sinks().status();
@@ -171,11 +169,12 @@ absl::Status inspect(Template& graph, const void* place, Content* content) {
   return place == nullptr || !status.ok() ? status : inspection.unfit();
 }
 
-CallResult find_pageable(const void* memory, bool* pageable) {
-  cudaPointerAttributes attributes = {};
-  const cudaError_t error = cudaPointerGetAttributes(&attributes, memory);
-  *pageable = error == cudaSuccess && attributes.type == cudaMemoryTypeUnregistered;
-  return {"cudaPointerGetAttributes", error};
+PointerAttributes::PointerAttributes(const void* memory) : cudaPointerAttributes{} {
+  const LastErrorGuard last_error;  // A hit has no guard.
+  query = {"cudaPointerGetAttributes", cudaPointerGetAttributes(this, memory)};
+  if (query.error == cudaSuccess) return;
+  type = cudaMemoryTypeManaged;
+  cudaGetDevice(&device);
 }
 
 AddressRange stack_of_this_thread() {

@@ -1,4 +1,4 @@
-// Checks a graph before it is kept.
+// Checks a graph before it is kept, and says what addresses point to.
 #pragma once
 
 #include <absl/status/status.h>
@@ -21,9 +21,16 @@ namespace graphcache {
 // that module, only a stack counts.
 absl::Status inspect(Template& graph, const void* place, Content* content);
 
-// Sets `pageable` to whether this is host memory that no runtime call has allocated or registered. Memory that a graph
-// allocates counts as such, unless a launch has allocated it.
-CallResult find_pageable(const void* memory, bool* pageable);
+// What the runtime says of the memory at an address. If the query fails, that is managed memory of the current device,
+// which is treated most carefully.
+struct PointerAttributes : cudaPointerAttributes {
+  explicit PointerAttributes(const void* memory);
+  // Whether this is host memory that no runtime call has allocated or registered. Memory that a graph allocates counts
+  // as such, unless a launch has allocated it.
+  bool is_pageable() const { return type == cudaMemoryTypeUnregistered; }
+
+  CallResult query;
+};
 
 // The stack of this thread. Empty if it cannot be determined. For the main thread, the query reads a file.
 AddressRange stack_of_this_thread();

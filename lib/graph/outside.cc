@@ -13,6 +13,7 @@
 #include "cuda/driver.h"
 #include "graph/describe.h"
 #include "graph/fields.h"
+#include "graph/inspect.h"
 
 namespace graphcache {
 namespace {
@@ -36,37 +37,21 @@ bool ask(std::uint64_t address, CUpointer_attribute (&&attributes)[N], void* (&&
   return driver().pointer_attributes(N, attributes, out, static_cast<CUdeviceptr>(address)) == CUDA_SUCCESS;
 }
 
-AddressRange range_at(std::uint64_t address) {
-  AddressRange range;
-  const bool is_known = ask(address, {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE},
-                            {&range.begin, &range.size});
-  return is_known ? range : AddressRange{};
-}
-
-// Whether the key names the address or the allocation that it is in.
+// Whether the key names the address.
 bool is_in_key(const Key& whole, std::uint64_t address) {
-  const auto has = [&](std::uint64_t value) {
-    const Key part = key(reinterpret_cast<const void*>(value));
-    return std::string_view(whole.data(), whole.size()).find(std::string_view(part.data(), part.size())) !=
-           std::string_view::npos;
-  };
-  if (has(address)) return true;
-  const AddressRange range = range_at(address);
-  return range.size != 0 && has(range.begin);
-}
-
-// Whether a value of the run pointed to the same allocation.
-bool is_of_value(const Content& content, std::uint64_t address) {
-  return std::any_of(content.ranges.begin(), content.ranges.end(),
-                     [&](const AddressRange& range) { return address - range.begin < range.size; });
+  const Key part = key(reinterpret_cast<const void*>(address));
+  return std::string_view(whole.data(), whole.size()).find(std::string_view(part.data(), part.size())) !=
+         std::string_view::npos;
 }
 
 }  // namespace
 
-std::optional<std::uint64_t> allocation_at(std::uint64_t address) {
-  unsigned long long id = 0;
-  if (!ask(address, {CU_POINTER_ATTRIBUTE_BUFFER_ID}, {&id}) || id == 0) return std::nullopt;
-  return id;
+AddressRange allocation_at(std::uint64_t address) {
+  AddressRange found;
+  const bool is_known = ask(
+      address, {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE, CU_POINTER_ATTRIBUTE_BUFFER_ID},
+      {&found.begin, &found.size, &found.id});
+  return is_known ? found : AddressRange();
 }
 
 bool is_host_memory(std::uint64_t address) {
@@ -77,16 +62,16 @@ bool is_host_memory(std::uint64_t address) {
   const long done = syscall(SYS_rt_sigprocmask, ~0, address / kBytes * kBytes, nullptr, kBytes);
   const bool is_readable = done == -1 && errno == EINVAL;
   errno = before;
-  return is_readable && !allocation_at(address);
+  return is_readable && allocation_at(address).id == 0;
 }
 
-std::uint64_t memory_kind(const void* pointer, int device) {
+std::uint64_t memory_kind(std::uint64_t address, int device) {
   unsigned type = 0, is_managed = 0;
   int ordinal = 0;
-  if (!ask(reinterpret_cast<std::uintptr_t>(pointer),
+  if (!ask(address,
            {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL},
            {&type, &is_managed, &ordinal})) {
-    return 1;
+    return address == 0 ? 0 : 1;
   }
   if (type == CU_MEMORYTYPE_DEVICE && is_managed == 0 && ordinal == device) return 0;
   return 2 + type + (is_managed << 8) + (static_cast<std::uint64_t>(type == CU_MEMORYTYPE_DEVICE ? ordinal : 0) << 16);
@@ -100,9 +85,12 @@ void note_allocations(const Template& graph, Content* content) {
       if (field.slot != nullptr || (field.kind != Field::Kind::kBytes && field.kind != Field::Kind::kAddress)) continue;
       for (std::size_t at = 0; at + sizeof(std::uint64_t) <= field.value.size(); at += sizeof(std::uint64_t)) {
         const auto word = read_as<std::uint64_t>(field.value.data() + at);
-        const std::optional<std::uint64_t> id = allocation_at(word);
-        if (id && !is_in_key(content->key, word) && !is_of_value(*content, word))
-          content->allocations.emplace(word, *id);
+        const AddressRange memory = allocation_at(word);
+        const auto is_of_value = [&](const AddressRange& of) { return word - of.begin < of.size; };
+        if (memory.id != 0 && !is_in_key(content->key, word) && !is_in_key(content->key, memory.begin) &&
+            std::ranges::none_of(content->ranges, is_of_value)) {
+          content->allocations.emplace(word, memory.id);
+        }
       }
     }
   }
@@ -115,10 +103,9 @@ void note_ranges(const detail::Call& call, Content* content) {
     if (call.list != nullptr) {  // Without its end, where other memory may begin.
       const ValueList::Memory& memory = call.list->memory()[i];
       content->ranges[i] = {reinterpret_cast<std::uintptr_t>(memory.begin), memory.bytes - (memory.bytes != 0)};
-      continue;
+    } else if (places[i].is_pointer) {
+      content->ranges[i] = allocation_at(read_as<std::uint64_t>(content->values.data() + places[i].offset));
     }
-    const unsigned char* const value = content->values.data() + places[i].offset;
-    content->ranges[i] = places[i].is_pointer ? range_at(read_as<std::uint64_t>(value)) : AddressRange();
   }
 }
 
@@ -149,14 +136,12 @@ std::optional<std::uint64_t> HostSources::hash(const cudaMemcpy3DParms& copy) co
   const absl::Span<const char> range = source_of(copy);
   if (range.empty()) return std::nullopt;
   const auto is_kept = [&](const KeptMemory& kept) { return kept.contains(range.data(), range.size()); };
-  cudaPointerAttributes attributes = {};
-  if (cudaPointerGetAttributes(&attributes, range.data()) != cudaSuccess) return std::nullopt;
+  const PointerAttributes attributes(range.data());
   if (attributes.type == cudaMemoryTypeHost) {
     const auto first = reinterpret_cast<std::uintptr_t>(range.data());
-    const auto allocation = allocation_at(first);
-    if (!allocation || allocation_at(first + range.size() - 1) != allocation) return std::nullopt;
-  } else if (attributes.type != cudaMemoryTypeUnregistered ||
-             std::none_of(content_.kept_memory.begin(), content_.kept_memory.end(), is_kept)) {
+    const AddressRange allocation = allocation_at(first);
+    if (first + range.size() - allocation.begin > allocation.size) return std::nullopt;
+  } else if (!attributes.is_pageable() || std::ranges::none_of(content_.kept_memory, is_kept)) {
     return std::nullopt;
   }
   const std::size_t rows = std::max<std::size_t>(1, copy.extent.height);

@@ -16,9 +16,9 @@
 
 namespace graphcache {
 
-// The number of the allocation or registration that this address is in, which no other one of the process gets. Nothing
-// if CUDA knows no memory there, or the driver cannot say.
-std::optional<std::uint64_t> allocation_at(std::uint64_t address);
+// The allocation or registration that this address is in. Empty if CUDA knows no memory there, or the driver cannot
+// say.
+AddressRange allocation_at(std::uint64_t address);
 
 // Whether this is an address of memory that the process may read and that CUDA does not know.
 bool is_host_memory(std::uint64_t address);
@@ -27,8 +27,8 @@ bool is_host_memory(std::uint64_t address);
 // allocation there is another value, which is equal by right. Leaves it empty if the graph cannot be read.
 void note_allocations(const Template& graph, Content* content);
 
-// What kind of memory a pointer points to: 0 if it is memory of this device, another number for each other kind.
-std::uint64_t memory_kind(const void* pointer, int device);
+// What kind of memory an address is in: 0 if it is memory of this device or null, another number for each other kind.
+std::uint64_t memory_kind(std::uint64_t address, int device);
 
 // Fills in Content::ranges.
 void note_ranges(const detail::Call& call, Content* content);

@@ -12,26 +12,20 @@
 #include "cuda/driver.h"
 #include "cuda/errors.h"
 #include "graph/fields.h"
+#include "graph/inspect.h"
 #include "graph/outside.h"
 #include "graph/setter.h"
 #include "graphcache/status.h"
+#include "setter_image.h"
 
 namespace graphcache::detail {
 namespace {
 
 constexpr std::size_t kAlignment = alignof(std::max_align_t);
 
-int device_of(const cudaPointerAttributes& memory) {
+int device_of(const PointerAttributes& memory) {
   const bool is_devices = memory.type == cudaMemoryTypeDevice || memory.type == cudaMemoryTypeManaged;
   return is_devices ? memory.device : kHostMemory;
-}
-
-// Whether a copy captured with memory of these types destroys the context if either end becomes pageable
-// (docs/semantics.md).
-bool must_not_become_pageable(cudaMemoryType to, cudaMemoryType from) {
-  if (to == cudaMemoryTypeUnregistered || from == cudaMemoryTypeUnregistered) return false;
-  if (to == cudaMemoryTypeManaged || from == cudaMemoryTypeManaged) return true;
-  return to == cudaMemoryTypeDevice && from == cudaMemoryTypeDevice;
 }
 
 }  // namespace
@@ -46,13 +40,6 @@ Recording::Recording(cudaStream_t stream, const Call& call, Mode mode, Setter& s
     if (mode_ == Mode::kInlined) fail(refused_);
   }
   capture_id_ = info.id;
-}
-
-Recording::~Recording() {
-  if (is_fatal(cuda_error(status_)) || is_fatal(cuda_error(refused_))) {
-    for (OwnedGraph& part : part_graphs_) part.release();  // Handles are dropped, not destroyed.
-    for (OwnedStream& stream : part_streams_) stream.release();
-  }
 }
 
 absl::Status Recording::invoke() {
@@ -113,16 +100,9 @@ absl::Status Recording::broken(std::string_view call, cudaError_t error) const {
       is_cause ? left_behind_ : error);
 }
 
-// A run made in a body is part of the body's capture.
-unsigned long long Recording::capture_id() {
-  const Part* const part = outermost().open_part_;
-  return part != nullptr ? part->id : capture_id_;
-}
-
 bool Recording::is_capture_broken() {
-  const Part* const part = outermost().open_part_;
   CaptureInfo info;
-  const cudaError_t error = capture_info(part != nullptr ? part->stream : stream_, &info);
+  const cudaError_t error = capture_info(outermost().capture_stream_, &info);
   return error != cudaSuccess || info.status != cudaStreamCaptureStatusActive || info.id != capture_id();
 }
 
@@ -224,16 +204,6 @@ absl::Status Recording::find_slots() {
   return absl::OkStatus();
 }
 
-cudaPointerAttributes Recording::attributes_of(const void* memory) const {
-  LastErrorGuard last_error;
-  cudaPointerAttributes attributes = {};
-  if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) {
-    attributes.type = cudaMemoryTypeManaged;
-    attributes.device = setter_.device();
-  }
-  return attributes;
-}
-
 // A copy or set of 0 bytes adds no node to the capture, so later runs would have no node for their bytes.
 bool Recording::is_work(const char* call, const ArgView& arg, std::size_t bytes) {
   if (!status_.ok()) return false;  // A slot has no value here.
@@ -248,8 +218,8 @@ bool Recording::is_work(const char* call, const ArgView& arg, std::size_t bytes)
 }
 
 bool Recording::reaches(const char* call, const void* memory) {
-  if (attributes_of(memory).type != cudaMemoryTypeUnregistered) return true;
-  // So is memory of an allocation node, which the host cannot read.
+  if (!PointerAttributes(memory).is_pageable()) return true;
+  // Memory of an allocation node counts as pageable as well, but the host cannot read it.
   if (memory != nullptr && !is_host_memory(reinterpret_cast<std::uintptr_t>(memory))) return true;
   LastErrorGuard last_error;
   int can = 0;
@@ -285,13 +255,16 @@ void Recording::launch(cudaStream_t stream, const void* kernel, bool of_library,
 
   const KernelFields fields = slots_.as<KernelFields>(node);
   ArgumentPointers arguments = slots_.pointers_to_arguments(node);
-  const cudaError_t error =
-      launch_kernel(kernel, of_library, fields.grid, fields.block, arguments.data(), fields.shared_bytes, stream);
-  if (error != cudaSuccess) {
+  const CallResult done =
+      of_library
+          ? launch_library_kernel(kernel, fields.grid, fields.block, arguments.data(), fields.shared_bytes, stream)
+          : CallResult{"cudaLaunchKernel", cudaLaunchKernel(kernel, fields.grid, fields.block, arguments.data(),
+                                                            fields.shared_bytes, stream)};
+  if (done.error != cudaSuccess) {
     const auto text_of = [](const dim3& of) { return absl::StrCat("(", of.x, ", ", of.y, ", ", of.z, ")"); };
     return fail(broken(absl::StrCat(calls_.last(), ", grid ", text_of(fields.grid), ", block ", text_of(fields.block),
-                                    ", ", fields.shared_bytes, " bytes of shared memory: cudaLaunchKernel"),
-                       error));
+                                    ", ", fields.shared_bytes, " bytes of shared memory: ", done.call),
+                       done.error));
   }
   keep_node(stream, node, cudaGraphNodeTypeKernel);
 }
@@ -303,13 +276,14 @@ void Recording::write(cudaStream_t stream, void* device, std::size_t bytes, cons
         "Recorder::write was called in a capture by other code: its graph may outlive the cache, whose code it needs"));
   }
   if (!reaches("Recorder::write", device)) return;
-  DeviceCode<2>::Kernels kernels = {};
+  cudaKernel_t kernel = nullptr;
   std::shared_ptr<void> code;
   {
     LastErrorGuard last_error;  // The recorder reports it.
     const DeviceGuard current(setter_.device());
     CallResult done = current.result();
-    if (done.error == cudaSuccess) done = setter_.code().load(&kernels, &code);
+    const char* const name = value.size <= setter::kSmall ? setter::kSmallName : setter::kLargeName;
+    if (done.error == cudaSuccess) done = setter_.code(setter_image).find(name, &kernel, &code);
     if (done.error != cudaSuccess) {
       return fail(cuda_failure(absl::StrCat("Recorder::write, ", done.call), done.error));
     }
@@ -317,7 +291,6 @@ void Recording::write(cudaStream_t stream, void* device, std::size_t bytes, cons
   need(std::move(code));
   const Arg<void*> to(device);
   const ArgView args[] = {to.view(), value};
-  const auto* const kernel = reinterpret_cast<const void*>(kernels[value.size <= setter::kSmall ? 0 : 1]);
   launch(stream, kernel, /*of_library=*/true, {1, static_cast<unsigned>(bytes)}, args, 2);
 }
 
@@ -357,10 +330,13 @@ void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView by
   const cudaError_t error = cudaMemcpyAsync(copy.dstPtr.ptr, copy.srcPtr.ptr, size, kind, stream);
   if (error != cudaSuccess) return fail(broken("cudaMemcpyAsync", error));
   if (mode_ == Mode::kCapture && node.binding_count != 0) {
-    const cudaPointerAttributes to = attributes_of(copy.dstPtr.ptr), from = attributes_of(copy.srcPtr.ptr);
+    const PointerAttributes to(copy.dstPtr.ptr), from(copy.srcPtr.ptr);
     node.dst_device = device_of(to);
     node.src_device = device_of(from);
-    const bool must_stay = must_not_become_pageable(to.type, from.type);
+    // Whether the copy would destroy the context if either end became pageable (docs/semantics.md).
+    const auto any_is = [&](cudaMemoryType type) { return to.type == type || from.type == type; };
+    const bool must_stay =
+        !to.is_pageable() && !from.is_pageable() && (any_is(cudaMemoryTypeManaged) || !any_is(cudaMemoryTypeHost));
     node.dst_must_stay = must_stay && dst.is_slot();
     node.src_must_stay = must_stay && src.is_slot();
   }
@@ -379,7 +355,7 @@ void Recording::memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView 
   if (!is_work("Recorder::memset", bytes, set.width) || !reaches("Recorder::memset", set.dst)) return;
   const cudaError_t error = cudaMemsetAsync(set.dst, static_cast<int>(set.value), set.width, stream);
   if (error != cudaSuccess) return fail(broken("cudaMemsetAsync", error));
-  if (mode_ == Mode::kCapture && bytes.is_slot()) node.dst_device = device_of(attributes_of(set.dst));
+  if (mode_ == Mode::kCapture && bytes.is_slot()) node.dst_device = device_of(PointerAttributes(set.dst));
   keep_node(stream, node, cudaGraphNodeTypeMemset);
 }
 

@@ -37,7 +37,6 @@ class Recording {
 
   // `stream` is the run's stream.
   Recording(cudaStream_t stream, const Call& call, Mode mode, Setter& setter) noexcept;
-  ~Recording();
   Recording(const Recording&) = delete;
 
   // Calls `fn`. Returns its result, else the first failure of its recorder's calls, else an error that it left in the
@@ -82,7 +81,7 @@ class Recording {
   const absl::Status& refused() const { return refused_; }
 
   // Id of the capture that the run's stream is part of, or 0. While a part is captured, the id of the part's capture.
-  unsigned long long capture_id();
+  unsigned long long capture_id() { return outermost().capture_id_; }
   bool has_broken_part() const { return has_broken_part_; }
 
   // What `fn` leaves, as far as the recorder's calls say it.
@@ -96,11 +95,6 @@ class Recording {
  private:
   friend class ConditionalCalls;  // lib/conditional, which no file of the core includes.
 
-  // A part of a graph whose nodes stay as they were recorded: the body of a conditional node. It is captured by itself.
-  struct Part {
-    cudaStream_t stream = nullptr;
-    unsigned long long id = 0;  // Of its capture.
-  };
   // The graph's nodes use this code or memory of the library.
   void need(std::shared_ptr<void> what);
   // The recording whose capture this one is part of.
@@ -117,9 +111,6 @@ class Recording {
   absl::Status broken(std::string_view call, cudaError_t error) const;
   // The call has succeeded. Keeps the node just captured on `stream` if one of its fields follows a slot.
   void keep_node(cudaStream_t stream, SlotNode node, cudaGraphNodeType type);
-  // The kind and device of the memory at an address. Unknown memory counts as managed memory, which is treated most
-  // carefully.
-  cudaPointerAttributes attributes_of(const void* memory) const;
   // Whether the run has not failed and there is work for so many bytes. Makes it fail if no memory has them.
   bool is_work(const char* call, const ArgView& arg, std::size_t bytes);
   // Makes the run fail if a kernel that accesses this memory would lose the context (docs/semantics.md).
@@ -129,6 +120,8 @@ class Recording {
   const Call& call_;
   const Mode mode_;
   Setter& setter_;
+  // Of the capture that is written to: the run's, or that of a part of the graph, such as a body of a conditional node.
+  cudaStream_t capture_stream_ = stream_;
   unsigned long long capture_id_ = 0;
   absl::Status status_;
   absl::Status refused_;
@@ -139,12 +132,9 @@ class Recording {
   Captured captured_;
   Slots& slots_ = captured_.content.slots;
   std::vector<cudaGraphNode_t> slot_nodes_;  // The handles of slots_.nodes.
-  bool in_part_ = false;                     // Whether a part is being recorded.
-  Part* open_part_ = nullptr;                // The one that is being captured, or null.
+  bool in_part_ = false;                     // Whether a part is recorded, whose nodes stay as they were recorded.
   bool has_broken_part_ = false;
-  // Those of parts, destroyed after the capture.
-  std::vector<OwnedGraph> part_graphs_;
-  std::vector<OwnedStream> part_streams_;
+  std::shared_ptr<void> parts_;  // What lib/conditional has for this recording. Destroyed first, after the capture.
 };
 
 }  // namespace detail

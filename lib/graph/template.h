@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/compat.h"
 #include "cuda/errors.h"
 #include "cuda/handles.h"
 #include "graphcache/key.h"
@@ -180,24 +181,15 @@ struct KeptMemory {
 // launches of the graph in flight. It is released outside of captures and locks (graveyard.h).
 using Objects = std::list<std::shared_ptr<const void>>;
 
-// An allocation. Empty if there is none.
-struct AddressRange {
-  std::uint64_t begin = 0, size = 0;
-
-  // A pointer to the end belongs to it as well.
-  bool contains(std::uint64_t address) const { return size != 0 && address - begin <= size; }
-};
-
 // What was captured. Shared by everything that holds or held it. It does not change, except that its nodes may be read
 // later by a thread with exclusive access to the template and to its executable, if there is one.
 struct Content : NodeContents {
   std::uint64_t id = next_id();
-  Key key;                  // The key whose graph it is.
-  std::uint64_t entry = 0;  // EntryInfo::id of that key's entry.
-  std::size_t node_count = 0;
+  Key key;                                   // The key whose graph it is.
+  std::uint64_t entry = 0;                   // EntryInfo::id of that key's entry.
+  std::size_t node_count = 0;                // With those in Template::inner.
   std::uint64_t shape = 0;                   // A hash of the nodes' types in their order.
   std::size_t conditional_count = 0;         // Number of conditional nodes, those in bodies included.
-  std::size_t inner_node_count = 0;          // Number of nodes in Template::inner.
   std::vector<std::shared_ptr<void>> needs;  // Code and memory of the library that the nodes use.
   Slots slots;                               // The slots, with their fields as captured.
   std::vector<unsigned char> values;         // The values of the slots at the capture.

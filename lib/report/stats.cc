@@ -5,6 +5,7 @@
 #include <numeric>
 #include <string>
 
+#include "graphcache/listener.h"
 #include "report/counts.h"
 
 namespace graphcache {
@@ -18,6 +19,11 @@ constexpr const char* kReasonNames[] = {"disabled",         "capture_after",   "
                                         "budget",           "out_of_memory",   "refused",        "launch_failed",
                                         "nothing_captured", "hands_out_memory"};
 static_assert(std::size(kReasonNames) == kEagerReasonCount);
+
+constexpr const char* kEventNames[] = {"run",    "capture", "launch", "instantiate",        "update",
+                                       "upload", "evict",   "lend",   "destroy_executable", "destroy_graph",
+                                       "free",   "erase",   "stray"};
+static_assert(std::size(kEventNames) == kEventKindCount);
 
 constexpr const char* kStateNames[] = {"unseen", "seen", "found", "ambiguous", "derived"};
 
@@ -71,6 +77,11 @@ const char* to_string(Outcome outcome) {
 const char* to_string(EagerReason reason) {
   const auto index = static_cast<std::size_t>(reason);
   return index < std::size(kReasonNames) ? kReasonNames[index] : "unknown";
+}
+
+const char* to_string(EventKind kind) {
+  const auto index = static_cast<std::size_t>(kind);
+  return index < std::size(kEventNames) ? kEventNames[index] : "unknown";
 }
 
 const char* to_string(ValueState state) {

@@ -1,18 +1,16 @@
 #include "run/core.h"
 
 #include <absl/strings/match.h>
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <iterator>
 #include <new>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -56,12 +54,10 @@ absl::Status check(Options& options) {
     return absl::InvalidArgumentError(
         "Options::instantiate_flags may contain only cudaGraphInstantiateFlagUseNodePriority");
   }
-  if (const char* const wanted = std::getenv("GRAPHCACHE_VERIFY");
-      is_set("GRAPHCACHE_VERIFY") && options.verify_every == 0) {
+  if (is_set("GRAPHCACHE_VERIFY") && options.verify_every == 0) {
+    const absl::string_view wanted = std::getenv("GRAPHCACHE_VERIFY");
     int every = 0;
-    const char* const end = wanted + std::strlen(wanted);
-    const auto [read, error] = std::from_chars(wanted, end, every);
-    if (error != std::errc() || read != end || every < 0) {
+    if (wanted.find_first_not_of("0123456789") != wanted.npos || !absl::SimpleAtoi(wanted, &every)) {
       return absl::InvalidArgumentError(absl::StrCat("the environment variable GRAPHCACHE_VERIFY is '", wanted,
                                                      "': it must be a whole number from 0 to 2147483647"));
     }
@@ -279,7 +275,7 @@ void Core::tidy_up(const LaunchStream& stream) {
 
 CallResult Core::collect_all() {
   bury_gone();
-  return device->graveyard.collect_all(device->memory.get());
+  return device->graveyard.collect_all(/*waits=*/true);
 }
 
 void Core::trim() {
@@ -298,7 +294,7 @@ std::size_t Core::erase(absl::Span<const Key> keys) {
   store.wake();  // A run that was just ending may not have seen that its entry was erased.
   bury_gone();
   if (!has_begun() || !is_here()) return found;
-  device->graveyard.collect_all(nullptr, /*is_patient=*/true);
+  device->graveyard.collect_all(/*waits=*/false, /*is_patient=*/true);
   return found;
 }
 
@@ -329,10 +325,9 @@ void Core::drop_all() {
   if (!lost_ && active_recording == nullptr) trim();
 }
 
-Stats Core::stats() const {
-  Stats stats;
-  hits->counts.add_to(stats);  // First, because runs count their outcome last.
-  store.add_to(&stats);
+Stats Core::stats() {
+  Stats stats = store.stats();
+  stats.outcomes[static_cast<std::size_t>(Outcome::kInlined)] = inlined;
   return stats;
 }
 

@@ -45,7 +45,7 @@ absl::StatusOr<Outcome> Run::run_nested() {
     refuse(
         "a run with params or values was made inside another run's fn: a graph of the outer run could not update them");
   }
-  auto outcome = inside && !call_.makes_graph() ? run_inlined() : core_.hits->counts.add(Outcome::kInlined);
+  auto outcome = inside && !call_.makes_graph() ? run_inlined() : inlined();
   if (outcome.ok()) std::move(fails).Cancel();
   return outcome;
 }
@@ -64,7 +64,7 @@ absl::StatusOr<Outcome> Run::run_inlined() {
   absl::Status status =
       detail::Recording(stream_, call_, detail::Recording::Mode::kInlined, core_.device->setter).invoke();
   if (!status.ok()) return failed(std::move(status));
-  return core_.hits->counts.add(Outcome::kInlined);
+  return inlined();
 }
 
 absl::StatusOr<Outcome> Run::run_disabled() {

@@ -3,14 +3,11 @@
 
 #include <cuda_runtime_api.h>
 
-#include <array>
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 
 #include "cuda/this_thread.h"
 #include "graph/recording.h"
-#include "graphcache/stats.h"
 #include "store/hot_entry.h"
 
 namespace graphcache {
@@ -18,42 +15,6 @@ namespace graphcache {
 class Cache;
 
 namespace detail {
-
-// Counts the outcomes of all runs of a cache without its lock. So stats() need not walk over the entries.
-class RunCounts {
- public:
-  Outcome add(Outcome outcome) {
-    add(static_cast<std::size_t>(outcome), 1);
-    return outcome;
-  }
-  void add_patched_nodes(std::uint64_t nodes) { add(kOutcomeCount, nodes); }
-
-  void add_to(Stats& stats) const {
-    for (const Stripe& stripe : stripes_) {
-      for (int i = 0; i < kOutcomeCount; ++i) stats.outcomes[i] += stripe.counts[i].load(std::memory_order_relaxed);
-      stats.patched_nodes += stripe.counts[kOutcomeCount].load(std::memory_order_relaxed);
-    }
-  }
-
- private:
-  // The counts of one thread, which adds to them without an atomic exchange. The last stripe serves all threads with
-  // the number kMany.
-  struct alignas(128) Stripe {
-    std::array<std::atomic<std::uint64_t>, kOutcomeCount + 1> counts{};
-  };
-
-  void add(std::size_t which, std::uint64_t n) {
-    const unsigned number = number_of_this_thread();
-    std::atomic<std::uint64_t>& count = stripes_[number].counts[which];
-    if (number == ThisThread::kMany) {
-      count.fetch_add(n, std::memory_order_relaxed);
-    } else {
-      count.store(count.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
-    }
-  }
-
-  std::array<Stripe, ThisThread::kMany + 1> stripes_;
-};
 
 // The state that a cache shares with its steps, which may outlive the cache.
 struct Hits {
@@ -63,7 +24,6 @@ struct Hits {
   static inline const std::atomic<cudaError_t> kUnusual{cudaErrorUnknown};
   std::atomic<const std::atomic<cudaError_t>*> late_error{&kUnusual};
   std::atomic<std::uint64_t> epoch{1};  // Grows with each run that is not a hit.
-  RunCounts counts;
 
   // The complement of Audience::hits_mask(): with it, a sampled number of runs has all bits set.
   std::uint64_t hits_skipped = 0;
@@ -82,7 +42,6 @@ struct Hits {
       entry.used_in = now;
     entry.used_at = ++this_thread.uses;
     entry.replayed.add(1);
-    counts.add(Outcome::kReplayed);
     return cudaSuccess;
   }
 };

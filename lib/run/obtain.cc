@@ -127,7 +127,7 @@ std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan, cons
     }
     brought = executable.bring_over(own().graph, own().content, call_);
   }
-  core_.hits->counts.add_patched_nodes(brought.patched_nodes);
+  entry_->patched_nodes.add(brought.patched_nodes);
   if (with_table == nullptr && brought.refusal == nullptr) core_.store.count(&Stats::updates);
   if (brought.result.error == cudaSuccess) {
     std::move(drop).Cancel();

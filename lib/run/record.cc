@@ -15,7 +15,7 @@
 namespace graphcache {
 
 // Captures a graph that could be kept, or returns why there is none, and sets what follows.
-absl::Status Run::capture_usable(Captured* out, Report* report) {
+absl::Status Run::capture_usable(Captured* out) {
   Captured& captured = *out;
   const bool is_first = entry_->error.ok(), is_first_break = !entry_->broke;
   {
@@ -26,15 +26,14 @@ absl::Status Run::capture_usable(Captured* out, Report* report) {
     // Reports the call that breaks the capture at once, also to stderr, because `fn` may end the program at the next
     // failing call.
     const auto tell = [this](std::string_view text) { core_.log(key_, text, "", /*to_stderr=*/true); };
-    captured = capture_fn(call_, is_first_break ? tell : TellBreak(), report);
+    captured = capture_fn(call_, is_first_break ? tell : TellBreak(), /*keeps=*/true);
   }
 
   if (absl::Status fatal = take_fatal_error(captured); !fatal.ok()) return fatal;
   const bool runs_directly = core_.options.on_capture_failure == OnCaptureFailure::kRunDirectly || captured.empty_slot;
-  const bool was_called = !*report || (*report)->refused().ok();
   absl::Status why = captured.failure();
   if (!why.ok()) {
-    if (was_called && !captured.is_misuse && runs_directly) reason_ = EagerReason::kCaptureFailed;
+    if (!captured.is_refused && !captured.is_misuse && runs_directly) reason_ = EagerReason::kCaptureFailed;
   } else if (captured.content.node_count == 0) {
     reason_ = EagerReason::kNothingCaptured;
     why = absl::FailedPreconditionError(absl::StrCat(
@@ -71,7 +70,7 @@ absl::Status Run::capture_usable(Captured* out, Report* report) {
 // The legacy stream cannot be captured, so `fn` gets another, non-blocking stream in its place. Calls of other threads
 // on the legacy stream go on, and what `fn` itself enqueues there is not part of the graph. In verify mode the stream
 // is a blocking one: then such a launch by `fn` breaks the capture and is reported.
-Captured Run::capture_fn(const detail::Call& call, const TellBreak& tell, Report* report) {
+Captured Run::capture_fn(const detail::Call& call, const TellBreak& tell, bool keeps) {
   Captured captured;
   OwnedStream own;
   cudaStream_t stream = call.makes_graph() ? nullptr : stream_;
@@ -89,27 +88,31 @@ Captured Run::capture_fn(const detail::Call& call, const TellBreak& tell, Report
   CacheEvent event = Core::event_of(EventKind::kCapture, *entry_, entry_->info.template_lost);
   event.graph = 0;  // In verify mode the entry has one.
   event.stream = stream;
-  report->emplace(*core_.audience, event);
-  captured.fn = (*report)->refused();
-  if (captured.fn.ok()) {
-    (*report)->event.status = absl::CancelledError("");  // Until it is done.
-    captured = call.makes_graph()
-                   ? make_graph(call, core_.options.device)
-                   : capture(stream, core_.options.capture_mode, call, core_.device->setter, core_.diagnoser, tell);
-    (*report)->event.status = captured.failure();
+  Audience::Span report(*core_.audience, event);
+  captured.fn = report.refused();
+  captured.is_refused = !captured.fn.ok();
+  if (!captured.is_refused) {
+    report.event.status = absl::CancelledError("");  // Until it is done.
+    captured = call.makes_graph() ? make_graph(call, core_.options.device)
+                                  : capture(stream, call, core_.device->setter, core_.diagnoser, tell);
+    report.event.status = captured.failure();
     dropped_.splice(dropped_.end(), captured.until_over);
+    if (keeps && captured.has_usable_graph()) {
+      report.event.graph = captured.content.id;
+      report.event.captured = captured.graph.graph.get();
+    }
   }
   if (is_fatal(cuda_error(captured.failure()))) own.release();
   return captured;
 }
 
-// Records `fn` elsewhere without keeping the graph. Returns whether `fn` was called.
-bool Run::capture_again(const detail::Call& call, const OtherPlace& place, Captured* out) {
+// Records `fn` elsewhere without keeping the graph.
+Captured Run::capture_again(const detail::Call& call, const OtherPlace& place) {
   const absl::Cleanup threw = [&] { call_.threw |= call.threw; };
-  Report report;
-  on_other_stack(place, [&] { *out = capture_fn(call, nullptr, &report); });
-  drop(out->kept);
-  return !report || report->refused().ok();
+  Captured again;
+  on_other_stack(place, [&] { again = capture_fn(call, nullptr, /*keeps=*/false); });
+  drop(again.kept);
+  return again;
 }
 
 // Keeps and logs the work of `fn` that is not in the graph, each text once.

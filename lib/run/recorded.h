@@ -47,11 +47,10 @@ inline std::unique_ptr<Executable> take_executable(Entry& entry) {
 
 // What the policy needs to know of a graph that has not been read.
 inline GraphFacts facts_of(const Content& content) {
-  const std::size_t nodes = content.node_count + content.inner_node_count;
   // An updater node needs a clone, and CUDA cannot clone a graph with conditional nodes.
   const bool is_clonable = content.conditional_count == 0;
   return {.shape = content.shape,
-          .bytes = estimated_device_bytes(nodes, content.conditional_count),
+          .bytes = estimated_device_bytes(content.node_count, content.conditional_count),
           .slot_kernels = is_clonable && content.is_settled ? UpdatedExecutable::writable_nodes(content.slots) : 0};
 }
 

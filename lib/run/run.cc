@@ -142,17 +142,10 @@ absl::Status Run::capture_template() {
   Captured captured;
   std::unique_ptr<Recorded> made;
   const absl::Cleanup dropped = [&] { drop(made != nullptr ? made->kept : captured.kept); };
-  Report report;
   const bool is_first = entry_->graphs == nullptr;
   absl::Cleanup in_vain = [&] { core_.store.count(&Stats::capture_failures); };
   if (!is_first) core_.store.count(&Stats::value_captures);
-  if (absl::Status status = capture_usable(&captured, &report); !status.ok()) return status;
-  const auto tell = [&, id = captured.content.id, graph = captured.graph.graph.get()] {
-    if (!report) return;
-    report->event.graph = id;
-    report->event.captured = graph;
-    report.reset();
-  };
+  if (absl::Status status = capture_usable(&captured); !status.ok()) return status;
   made = std::make_unique<Recorded>();
   made->kept = std::move(captured.kept);
   made->content = std::make_shared<Content>(std::move(captured.content));
@@ -161,7 +154,6 @@ absl::Status Run::capture_template() {
   made->recorded_on = stream_;
   made->graph = std::move(captured.graph);
   if (!is_first) {
-    tell();  // Now, because the captures that a listener sees do not overlap.
     if (own().values != nullptr) made->values = std::make_unique<FoundValues>(*own().values);
     if (absl::Status fatal = learn(made.get()); !fatal.ok()) return fatal;
   } else if (call_.gets_values() && entry_->site.identity != kManyIdentities) {
@@ -173,11 +165,10 @@ absl::Status Run::capture_template() {
   if (made->values != nullptr) infos = made->values->infos(content);
   if (!is_first && !update_to(*made)) core_.give_up(*entry_, Loss::kValues, /*and_template=*/true);
   // If it throws, the entry has none.
-  core_.store.captured(entry_.get(), facts_of(content), content.node_count + content.inner_node_count,
-                       content.slots.nodes.size(), std::move(infos));
+  core_.store.captured(entry_.get(), facts_of(content), content.node_count, content.slots.nodes.size(),
+                       std::move(infos));
   entry_->graphs = std::move(made);
   std::move(in_vain).Cancel();
-  tell();
   return absl::OkStatus();
 }
 
@@ -209,7 +200,7 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome, Outcome if_patched) {
     CallResult result{"cuCtxGetCurrent", cudaErrorDeviceUninitialized, /*latches=*/false};
     if (has_context()) result = executable.patch(call_, &patched);  // Without one the driver would crash.
     std::move(threw).Cancel();
-    core_.hits->counts.add_patched_nodes(patched);
+    entry_->patched_nodes.add(patched);
     if (result.error != cudaSuccess) return replay_failed(result, EagerReason::kRefused);
     if (patched != 0) outcome = if_patched;
   }
@@ -242,7 +233,7 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome, Outcome if_patched) {
   entry_->values = executable.values();
   entry_->retry.failures = 0;
   entry_->outcomes[static_cast<int>(outcome)].add(1);
-  return core_.hits->counts.add(outcome);
+  return outcome;
 }
 
 // A failed patch leaves the executable in an unknown state. So does a failed launch, unless the stream is at fault;

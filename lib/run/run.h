@@ -79,17 +79,18 @@ class Run {
   // ---- Without a graph of the key (direct.cc) ----
   absl::StatusOr<Outcome> run_nested();
   absl::StatusOr<Outcome> run_inlined();
+  Outcome inlined() {
+    ++core_.inlined;
+    return Outcome::kInlined;
+  }
   absl::StatusOr<Outcome> run_disabled();
   absl::StatusOr<Outcome> run_directly(EagerReason reason);
   absl::Status launch_once();
 
   // ---- Capturing (record.cc) ----
-  // The report of a capture lasts until its graph is kept, compared or given up. It is empty if there was no stream to
-  // capture.
-  using Report = std::optional<Audience::Span>;
-  absl::Status capture_usable(Captured* captured, Report* report);
-  Captured capture_fn(const detail::Call& call, const TellBreak& tell, Report* report);
-  bool capture_again(const detail::Call& call, const OtherPlace& place, Captured* out);
+  absl::Status capture_usable(Captured* captured);
+  Captured capture_fn(const detail::Call& call, const TellBreak& tell, bool keeps);
+  Captured capture_again(const detail::Call& call, const OtherPlace& place);
   // What the run does not keep is released behind its lock.
   void drop(const std::shared_ptr<Objects>& kept) {
     if (kept != nullptr) dropped_.splice(dropped_.end(), *kept);

@@ -23,9 +23,7 @@ std::uint64_t Run::memory_of_values() const {
     if (!place.is_pointer) continue;
     const unsigned char* const value = call_.values + place.offset;
     if (executable != nullptr && std::memcmp(value, executable->values() + place.offset, sizeof(void*)) == 0) continue;
-    const void* pointer = nullptr;
-    std::memcpy(&pointer, value, sizeof pointer);
-    const std::uint64_t kind = pointer == nullptr ? 0 : memory_kind(pointer, core_.options.device);
+    const std::uint64_t kind = memory_kind(read_as<std::uint64_t>(value), core_.options.device);
     if (kind != 0) kinds = detail::mix(kinds + ((i + 1) << 32), kind);  // Never 0: a kind is small.
   }
   return kinds;
@@ -68,7 +66,7 @@ absl::Status Run::learn(Recorded* made) {
     Captured& again = recordings[is_earlier ? 1 : 0];
     detail::Call call = call_;
     call.values = values_of.values.data();
-    capture_again(call, {OtherPlace::kFar, byte}, &again);
+    again = capture_again(call, {OtherPlace::kFar, byte});
     fatal = take_fatal_error(again);
     const bool is_usable = fatal.ok() && again.capture.ok() && again.fn.ok() &&
                            pairs_with(describe(again.graph, &again.content)) && are_comparable(now, again.content);

@@ -79,12 +79,11 @@ std::optional<absl::StatusOr<Outcome>> Run::record_again(std::string* found) {
   const cudaError_t idle = wait_a_moment(stream_);
   if (is_fatal(idle)) return failed(cuda_failure("cudaStreamQuery", idle));
   if (idle == cudaSuccess) sources.emplace(kept, content);
-  Captured now;
   constexpr OtherPlace kHere = {0x10, 0x5a, /*and_heap=*/false};
-  bool was_called = capture_again(call, kHere, &now);
+  Captured now = capture_again(call, kHere);
   if (now.empty_slot && now.fn.ok()) {  // A node is missing, which it has with the values of the template.
     call.values = content.values.data();
-    was_called = capture_again(call, kHere, &now);
+    now = capture_again(call, kHere);
   }
   if (absl::Status fatal = take_fatal_error(now); !fatal.ok()) return failed(std::move(fatal));
   note_strays(now.strays);
@@ -97,7 +96,7 @@ std::optional<absl::StatusOr<Outcome>> Run::record_again(std::string* found) {
                           std::string(now.failure().message()));
     return std::nullopt;
   }
-  if (of_capture == cudaSuccess && !now.fn.ok() && was_called && !now.is_misuse &&
+  if (of_capture == cudaSuccess && !now.fn.ok() && !now.is_refused && !now.is_misuse &&
       core_.options.on_capture_failure == OnCaptureFailure::kRunDirectly) {
     return reported([&] { return run_directly(EagerReason::kCaptureFailed); });
   }
@@ -112,8 +111,8 @@ std::optional<absl::StatusOr<Outcome>> Run::record_again(std::string* found) {
     std::array<Captured, 3> again;  // The last one elsewhere.
     for (Captured& one : again) {
       const bool is_elsewhere = &one == &again.back();
-      capture_again(call, is_elsewhere ? OtherPlace{OtherPlace::kFar, 0xc3} : OtherPlace{OtherPlace::kNear, 0xa5},
-                    &one);
+      one =
+          capture_again(call, is_elsewhere ? OtherPlace{OtherPlace::kFar, 0xc3} : OtherPlace{OtherPlace::kNear, 0xa5});
       if (absl::Status fatal = take_fatal_error(one); !fatal.ok()) return failed(std::move(fatal));
       if (!one.capture.ok() || !one.fn.ok()) return std::nullopt;
     }

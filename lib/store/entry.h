@@ -73,6 +73,12 @@ struct EntryGraphs {
   virtual ~EntryGraphs() = default;
 };
 
+// What runs have counted.
+struct RunCounts {
+  std::array<std::uint64_t, kOutcomeCount> outcomes{};
+  std::uint64_t patched_nodes = 0;
+};
+
 // The part of an entry that is reset when it is deleted and reused for another key.
 struct EntryContents {
   // Guarded by `lock`. An executable moves from one entry to another while both locks are held. Thread-safety analysis
@@ -84,9 +90,6 @@ struct EntryContents {
   Key key;
   detail::Site site{};
   KeyId id = kNoKey;  // Its id in the policy.
-
-  // Written under `lock`, except that kEager is counted under the store's lock. Most replays are counted in `replayed`.
-  std::array<Counter, kOutcomeCount> outcomes{};
 
   // Guarded by the store's lock.
   Entry* newer = nullptr;
@@ -105,6 +108,11 @@ struct EntryContents {
 // The memory of an entry stays one while the cache exists. So a hit may find an entry and take its lock without the
 // store's lock, and then check that it is still the right one. Members that a hit accesses come first.
 struct alignas(64) Entry : detail::HotEntry, EntryContents {
+  // Written under `lock`, except that kEager is counted under the store's lock. Most replays are counted in `replayed`.
+  std::array<Counter, kOutcomeCount> outcomes{};
+  Counter patched_nodes;
+  RunCounts counted;  // What Index::runs() has of them. Guarded by the store's lock.
+
   static std::size_t tag_of(const Key& key, const detail::Site& site) {
     const auto mix = [](const void* pointer) {
       return reinterpret_cast<std::uintptr_t>(pointer) * 0x9e3779b97f4a7c15u;

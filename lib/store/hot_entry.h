@@ -17,17 +17,12 @@ namespace detail {
 // A number that one thread at a time may write, while others read it.
 class Counter {
  public:
-  Counter(std::uint64_t value = 0) : value_(value) {}  // NOLINT(google-explicit-constructor): it is a number.
-  Counter(const Counter& other) : value_(other.value()) {}
-  Counter& operator=(const Counter& other) {
-    value_.store(other.value(), std::memory_order_relaxed);
-    return *this;
-  }
+  void operator=(std::uint64_t value) { value_.store(value, std::memory_order_relaxed); }
   void add(std::uint64_t n) { *this = value() + n; }
   std::uint64_t value() const { return value_.load(std::memory_order_relaxed); }
 
  private:
-  std::atomic<std::uint64_t> value_;
+  std::atomic<std::uint64_t> value_{0};
 };
 
 // The lock of one entry, held from look-up to launch, and as long as the entry is free. A hit takes it by one atomic

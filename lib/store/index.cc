@@ -17,7 +17,10 @@ Entry* Index::insert(const Key& key, const detail::Site& site) {
   }
   entry->site = site;
   ++entry->life;
-  entry->used_in = entry->used_at = entry->replayed = 0;
+  for (Counter* const counter : {&entry->used_in, &entry->used_at, &entry->replayed, &entry->patched_nodes})
+    *counter = 0;
+  for (Counter& counter : entry->outcomes) counter = 0;
+  entry->counted = {};
   entry->tag.store(Entry::tag_of(key, site), std::memory_order_relaxed);
   entry->erased.store(false, std::memory_order_relaxed);
   link(order_of(entry), entry);
@@ -29,6 +32,22 @@ void Index::set_state(Entry* entry, State state) {
   unlink(order_of(entry), entry);
   entry->state = state;
   link(order_of(entry), entry);
+}
+
+void Index::count(Entry* entry) {
+  const auto outcomes = entry->counts();
+  for (int i = 0; i < kOutcomeCount; ++i) {
+    runs_.outcomes[i] += outcomes[i] - std::exchange(entry->counted.outcomes[i], outcomes[i]);
+  }
+  const std::uint64_t patched = entry->patched_nodes.value();
+  runs_.patched_nodes += patched - std::exchange(entry->counted.patched_nodes, patched);
+}
+
+const RunCounts& Index::runs() {
+  for (const Order* order : {&orders_[static_cast<std::size_t>(State::kLive)], &erased_}) {
+    for (Entry* entry = order->newest; entry != nullptr; entry = entry->older) count(entry);
+  }
+  return runs_;
 }
 
 // Few entries are erased and exist still: those in use.
@@ -91,6 +110,7 @@ void Index::link(Order& order, Entry* entry) {
 }
 
 void Index::unlink(Order& order, Entry* entry) {
+  count(entry);
   (entry->newer != nullptr ? entry->newer->older : order.newest) = entry->older;
   (entry->older != nullptr ? entry->older->newer : order.oldest) = entry->newer;
   --order.size;

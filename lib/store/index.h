@@ -67,6 +67,9 @@ class Index {
   // Moves the entry to the entries of its new state, as if it had just been used. So an entry that has lost its
   // executable is the last to lose its template, and its place is found in constant time.
   void set_state(Entry* entry, State state);
+  // What runs of all entries have counted so far, but kEager of those that are cold or recorded. Entries count for
+  // themselves, and are added up when they change their state, or here.
+  const RunCounts& runs();
   // Number of templates, including those of erased entries that still exist.
   std::size_t templates() const;
 
@@ -109,7 +112,8 @@ class Index {
   }
   static Entry* oldest_unused(const Order& order, const Policy& policy);
   static void link(Order& order, Entry* entry);
-  static void unlink(Order& order, Entry* entry);
+  void unlink(Order& order, Entry* entry);
+  void count(Entry* entry);
 
   // The most entries, beside cold ones, that the table makes room for.
   static constexpr std::size_t kMaxRoom = (1 << 20) - kMaxColdEntries;
@@ -122,6 +126,7 @@ class Index {
   Entry* free_ = nullptr;                         // The first free entry; the others follow by Entry::older.
   std::array<Order, 3> orders_;                   // Entries that can be found, by state.
   Order erased_;                                  // Erased entries, in the order in which they were erased.
+  RunCounts runs_;                                // See runs().
 };
 
 }  // namespace graphcache

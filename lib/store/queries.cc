@@ -116,18 +116,20 @@ std::vector<EntryInfo> Store::entries() const {
   return infos;
 }
 
-void Store::add_to(Stats* stats) const {
+Stats Store::stats() {
   MutexLock lock(mutex_);
+  const RunCounts& runs = index_.runs();  // First, because runs count their outcome last.
   MutexLock counting(counts_mutex_);
-  const Stats of_runs = std::exchange(*stats, counted_);
-  stats->outcomes = of_runs.outcomes;
-  stats->patched_nodes = of_runs.patched_nodes;
-  std::uint64_t& eager = stats->outcomes[static_cast<std::size_t>(Outcome::kEager)];
-  for (std::size_t i = 0; i < eager_reasons_.size(); ++i) eager += stats->eager_reasons[i] = eager_reasons_[i];
-  stats->live_executables = policy_.executables();
-  stats->live_templates = index_.templates();
-  stats->families = policy_.families();
-  stats->estimated_device_bytes = policy_.bytes();
+  Stats stats = counted_;
+  stats.outcomes = runs.outcomes;
+  stats.patched_nodes = runs.patched_nodes;
+  std::uint64_t& eager = stats.outcomes[static_cast<std::size_t>(Outcome::kEager)] = 0;  // Not all are of an entry.
+  for (std::size_t i = 0; i < eager_reasons_.size(); ++i) eager += stats.eager_reasons[i] = eager_reasons_[i];
+  stats.live_executables = policy_.executables();
+  stats.live_templates = index_.templates();
+  stats.families = policy_.families();
+  stats.estimated_device_bytes = policy_.bytes();
+  return stats;
 }
 
 }  // namespace graphcache

@@ -146,8 +146,8 @@ class Store {
   // The predicate is called without the lock.
   std::vector<Key> matching(const std::function<bool(const Key&)>& predicate) const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<EntryInfo> entries() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Adds what it has counted, and says what there is now.
-  void add_to(Stats* stats) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // What has been counted, but inlined runs, and what there is now.
+  Stats stats() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   friend class StructureChecker;

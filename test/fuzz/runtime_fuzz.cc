@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "conditional/conditional.h"
 #include "cuda/compat.h"
 #include "hostrt/functions.h"
 #include "launch.h"

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "conditional/conditional.h"
 #include "cuda/compat.h"
 #include "graph_support.h"
 #include "host_memory_support.h"

@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "conditional/conditional.h"
 #include "hostrt_objects.h"
 
 namespace graphcache::test {

@@ -243,7 +243,7 @@ TEST_F(HostrtGraphs, DriverCallsNeedAContext) {
   expect_refusal("cudaGraphExecKernelNodeSetParams", [&] { return set(executable, node, &params); });
 }
 
-// The library uses the driver for these if the runtime is older than 12.8.
+// The library uses the driver for these.
 TEST_F(HostrtGraphs, TheDriverLoadsLibrariesAndRunsTheirKernels) {
   const auto load = driver_function<LoadLibrary>("cuLibraryLoadData");
   const auto get = driver_function<GetKernel>("cuLibraryGetKernel");

@@ -1,6 +1,7 @@
 // Calls on nodes of any type, compared with those on nodes of one type.
 #include <atomic>
 
+#include "conditional/conditional.h"
 #include "cuda/compat.h"
 #include "rules.h"
 
@@ -159,16 +160,16 @@ TEST_F(AnyNodes, OfMemoryAreReadByTheLibrary) {
   cudaGraphNode_t node = nullptr;
   OK(add_node(&node, graph, nullptr, 0, &allocates));
   ASSERT_NE(nullptr, allocates.alloc.dptr);
-  Allocation memory;
+  AddressRange memory;
   OK(node_memory(node, cudaGraphNodeTypeMemAlloc, &memory).error);
-  EXPECT_EQ(allocates.alloc.dptr, memory.begin);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(allocates.alloc.dptr), memory.begin);
   EXPECT_EQ(4096u, memory.size);
 
   cudaGraphNodeParams frees = of_type(cudaGraphNodeTypeMemFree);
-  frees.free.dptr = memory.begin;
+  frees.free.dptr = allocates.alloc.dptr;
   cudaGraphNode_t end = nullptr;
   OK(add_node(&end, graph, &node, 1, &frees));
-  Allocation freed;
+  AddressRange freed;
   OK(node_memory(end, cudaGraphNodeTypeMemFree, &freed).error);
   EXPECT_EQ(memory.begin, freed.begin);
 }

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "conditional/conditional.h"
 #include "cuda/compat.h"
 #include "update_answers.h"
 

@@ -1,6 +1,7 @@
 // What a program asks the store, without a cache: counts of direct runs, texts, entries and totals.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -27,10 +28,8 @@ TEST_F(StoreTest, DirectRunsCountByTheirReason) {
   store().enter(entry);
   EXPECT_EQ(leave(entry), 0);
   EXPECT_EQ(info(1).outcomes[static_cast<int>(Outcome::kEager)], 2u);
-  Stats stats;
-  stats.outcomes[static_cast<int>(Outcome::kEager)] = 10;
-  store().add_to(&stats);
-  EXPECT_EQ(stats.outcome(Outcome::kEager), 13u);
+  const Stats stats = this->stats();
+  EXPECT_EQ(stats.outcome(Outcome::kEager), 3u);
   EXPECT_EQ(stats.eager(EagerReason::kBudget), 2u);
   EXPECT_EQ(stats.eager(EagerReason::kNothingCaptured), 1u);
 }
@@ -107,6 +106,32 @@ TEST_F(StoreTest, AnEntryHasItsLabelAndItsRuns) {
   EXPECT_EQ(info.outcomes[static_cast<int>(Outcome::kPatched)], 2u);
   EXPECT_EQ(info.outcomes[static_cast<int>(Outcome::kReplayed)], 7u);
   unlock(entry);
+}
+
+TEST_F(StoreTest, RunsOfErasedKeysCount) {
+  constexpr int kKeys = 600;  // More than are looked at while the lock is held.
+  for (int i = 0; i < kKeys; ++i) {
+    Entry* const entry = record(i);
+    EXPECT_FALSE(obtain(entry).empty());
+    entry->replayed.add(2);
+    entry->outcomes[static_cast<int>(Outcome::kPatched)].add(1);
+    entry->patched_nodes.add(3);
+    unlock(entry);
+  }
+  std::vector<Key> odd;
+  for (int i = 0; i < kKeys; i += 2) {
+    EXPECT_EQ(erase(i), 1);
+    unlock(claim(kKeys + i));  // in the memory of the erased entry
+    odd.push_back(key(i + 1));
+  }
+  const Stats stats = this->stats();
+  EXPECT_EQ(stats.outcome(Outcome::kReplayed), 2u * kKeys);
+  EXPECT_EQ(stats.outcome(Outcome::kPatched), 1u * kKeys);
+  EXPECT_EQ(stats.patched_nodes, 3u * kKeys);
+  for (const EntryInfo& info : store().entries()) {
+    const bool is_old = std::any_of(odd.begin(), odd.end(), [&](const Key& one) { return one == info.key; });
+    EXPECT_EQ(info.outcomes[static_cast<int>(Outcome::kReplayed)], is_old ? 2u : 0u) << info.key.to_string();
+  }
 }
 
 TEST_F(StoreTest, MatchingKeysAreFoundWithoutTheLock) {

@@ -33,6 +33,13 @@ std::string of(const Entry& entry, const char* what) {
   return absl::StrCat("entry ", entry.key.to_string(), ", ", name_of(entry.state), ": ", what);
 }
 
+// With those inside nodes.
+std::size_t nodes_of(const Template& graph) {
+  std::size_t count = graph.nodes.size();
+  for (const InnerNodes& inner : graph.inner) count += inner.nodes.size();
+  return count;
+}
+
 bool same_types(const Content& a, const Content& b) {
   return std::equal(a.nodes.begin(), a.nodes.end(), b.nodes.begin(), b.nodes.end(),
                     [](const NodeContent& x, const NodeContent& y) { return x.type == y.type; });
@@ -128,11 +135,10 @@ std::string StructureChecker::fault_of(const Policy& policy, const Entry& entry)
   const Content& content = *recorded(entry).content;
   const Template& graph = recorded(entry).graph;
   if (graph.empty() && !live) return of(entry, "it has no template");
-  if (!graph.empty() && graph.nodes.size() != content.node_count) {
+  if (!graph.empty() && nodes_of(graph) != content.node_count) {
     return of(entry, "its template is that of another content");
   }
-  if (entry.info.nodes != content.node_count + content.inner_node_count ||
-      entry.info.slot_nodes != content.slots.nodes.size()) {
+  if (entry.info.nodes != content.node_count || entry.info.slot_nodes != content.slots.nodes.size()) {
     return of(entry, "it does not report its content");
   }
   if (entry.signature != nullptr && content.nodes.size() != content.node_count) {
@@ -157,7 +163,7 @@ std::string StructureChecker::fault_of(const Executable& executable) {
   if (executable.base_.empty()) return "its executable has no base";
   const Content& content = *executable.content_;
   const Slots& slots = executable.slots_;
-  if (executable.base_.nodes.size() != content.node_count) return "the base of its executable is of another topology";
+  if (nodes_of(executable.base_) != content.node_count) return "the base of its executable is of another topology";
   if (slots.nodes.size() != content.slots.nodes.size() || slots.fields.size() != content.slots.fields.size() ||
       executable.values_.size() != content.values.size()) {
     return "the shadow of its executable is of another content";
@@ -218,26 +224,29 @@ std::string StructureChecker::fault_of_handles(const Index& index, const Locked&
 
 // Checks what stats.h says of the counters, as far as it holds at any time. Outcomes are counted without the cache's
 // lock, but after the counts that they depend on.
-std::string StructureChecker::fault_of_counters(const Store& store, const detail::RunCounts& run_counts,
-                                                const Index& index, const Locked& locked) {
-  std::array<std::uint64_t, kOutcomeCount> of_entries{};
-  std::uint64_t live = 0;
+std::string StructureChecker::fault_of_counters(const Store& store, Index& index, const Locked& locked) {
+  std::uint64_t live = 0, eager = 0;
+  std::string fault;
   const auto add = [&](Entry* entry) {
     if (!locked.contains(entry)) return;
-    for (int i = 0; i < kOutcomeCount; ++i) of_entries[i] += entry->counts()[i];
+    for (int i = 0; i < kOutcomeCount; ++i) {
+      if (entry->counted.outcomes[i] > entry->counts()[i]) fault = of(*entry, "the cache has counted more runs");
+      if (entry->state != State::kLive && !entry->erased && i != static_cast<int>(Outcome::kEager) &&
+          entry->counted.outcomes[i] != entry->counts()[i]) {
+        fault = of(*entry, "the cache has not counted its runs");
+      }
+    }
     live += entry->state == State::kLive;
   };
   IndexPeer::for_each(index, add);
+  if (!fault.empty()) return fault;
   Stats runs;
-  run_counts.add_to(runs);
-  for (const auto& eager : store.eager_reasons_) runs.outcomes[static_cast<int>(Outcome::kEager)] += eager;
+  runs.outcomes = index.runs().outcomes;
+  for (const auto& reason : store.eager_reasons_) eager += reason;
   MutexLock lock(store.counts_mutex_);
   const Stats& totals = store.counted_;
   const auto count = [&](Outcome outcome) { return runs.outcome(outcome); };
-  for (int i = 0; i < kOutcomeCount; ++i) {
-    if (of_entries[i] > runs.outcomes[i]) return "the entries have counted more runs than the cache";
-  }
-
+  if (count(Outcome::kEager) > eager) return "the entries have counted more direct runs than the cache";
   if (count(Outcome::kUpdated) + count(Outcome::kInstantiated) > totals.captures) {
     return "there are more misses than captures";
   }
@@ -300,7 +309,7 @@ std::string StructureChecker::fault_of(Core& core, const Locked& locked) {
                                                      entry->ready_on == executable->stream().handle);
     if (!is_right) return of(*entry, "hits launch another executable, or on another stream than its last launch");
   }
-  return fault_of_counters(core.store, core.hits->counts, core.store.index_, locked);
+  return fault_of_counters(core.store, core.store.index_, locked);
 }
 
 Index& StructureChecker::index(Cache& cache) { return cache.core_->store.index_; }

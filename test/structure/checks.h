@@ -45,8 +45,7 @@ class StructureChecker {
   static std::string fault_of(const Executable& executable);
   static std::string fault_of_sharing(const Index& index, const Locked& locked);
   static std::string fault_of_handles(const Index& index, const Locked& locked);
-  static std::string fault_of_counters(const Store& store, const detail::RunCounts& run_counts, const Index& index,
-                                       const Locked& locked);
+  static std::string fault_of_counters(const Store& store, Index& index, const Locked& locked);
 };
 
 }  // namespace graphcache
