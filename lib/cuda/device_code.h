@@ -44,11 +44,7 @@ class DeviceCode {
   }
 
  private:
-  static cudaError_t unload(CUlibrary library) {
-    // The driver may have gone with the runtime (fact 34).
-    if (cudaPeekAtLastError() == cudaErrorCudartUnloading) return cudaErrorCudartUnloading;
-    return static_cast<cudaError_t>(driver().unload_library(library));
-  }
+  static cudaError_t unload(CUlibrary library) { return static_cast<cudaError_t>(driver().unload_library(library)); }
   using Library = Owned<CUlibrary, unload>;
 
   const unsigned char* const image_;

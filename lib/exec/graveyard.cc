@@ -11,9 +11,6 @@
 namespace graphcache {
 namespace {
 
-// When the process exits, the runtime may already be unloaded (fact 34).
-bool is_over(cudaError_t found) { return found == cudaSuccess || found == cudaErrorCudartUnloading; }
-
 // Whether the context with this id is lost. A context that a cache has given up, and begins in again, has a new flag.
 std::shared_ptr<std::atomic<bool>> flag_of(std::uint64_t context) {
   static Mutex mutex;
@@ -85,7 +82,8 @@ bool Graveyard::is_done(Grave& grave, const LaunchStream& stream, bool waits) {
   LastErrorGuard last_error;
   RelaxedCaptureMode relaxed;
   if (grave.fence.get() != nullptr) {
-    return (is_over(cudaStreamQuery(grave.fence.get())) || waits) && is_over(cudaStreamSynchronize(grave.fence.get()));
+    return (cudaStreamQuery(grave.fence.get()) == cudaSuccess || waits) &&
+           cudaStreamSynchronize(grave.fence.get()) == cudaSuccess;
   }
   if (grave.done.get() == nullptr) {
     if (!grave.stream.is(stream)) return false;
@@ -93,7 +91,8 @@ bool Graveyard::is_done(Grave& grave, const LaunchStream& stream, bool waits) {
     if (make_event(&event) != cudaSuccess || cudaEventRecord(event.get(), stream.handle) != cudaSuccess) return false;
     grave.done = std::move(event);
   }
-  return is_over(cudaEventQuery(grave.done.get())) || (waits && is_over(cudaEventSynchronize(grave.done.get())));
+  return cudaEventQuery(grave.done.get()) == cudaSuccess ||
+         (waits && cudaEventSynchronize(grave.done.get()) == cudaSuccess);
 }
 
 bool Graveyard::fence(Grave& grave) {
@@ -163,7 +162,7 @@ CallResult Graveyard::collect_all(bool waits, bool is_patient) {
       put_back(std::move(waiting));
       return waited;
     }
-    all_over = is_over(waited.error);
+    all_over = waited.error == cudaSuccess;
   }
   for (Grave& grave : waiting) {
     if (!all_over && grave.executable != nullptr) (void)fence(grave);

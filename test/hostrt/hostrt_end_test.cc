@@ -378,15 +378,20 @@ TEST_F(ContextTest, ACacheThatWasClearedBeforeADeviceResetBeginsAnew) {
 
 TEST_F(ContextTest, ACacheMayEndAfterADeviceResetWhetherOrNotItWasCleared) {
   for (const bool is_cleared : {false, true}) {
-    for (const Kind& kind : kKinds) {
-      SCOPED_TRACE(testing::Message() << kind.name << ", cleared " << is_cleared);
-      {
-        Cache cache(options_of(kind));
-        use(cache, stream_);
-        if (is_cleared) cache.clear();
-        reset_device();
+    for (const bool is_exit : {false, true}) {
+      for (const Kind& kind : kKinds) {
+        SCOPED_TRACE(testing::Message() << kind.name << ", cleared " << is_cleared << ", at exit " << is_exit);
+        {
+          Cache cache(options_of(kind));
+          use(cache, stream_);
+          if (is_cleared) cache.clear();
+          reset_device();
+          if (is_exit) hostrt::unload();
+        }
+        expect_no_misuse();
+        hostrt::reset();
+        OK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
       }
-      expect_no_misuse();
     }
   }
 }
