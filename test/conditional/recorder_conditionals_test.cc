@@ -5,7 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "conditional/conditional.h"
 #include "conditionals_support.h"
+#include "cuda/compat.h"
 
 namespace graphcache::test {
 namespace {
@@ -236,17 +238,34 @@ TEST_F(RecorderConditionalsTest, SlotsBesideANodeFollowEachRun) {
 
 // With this many slots a graph without conditional nodes would be updated by the device, which needs a clone.
 TEST_F(RecorderConditionalsTest, ManySlotsBesideANodeAreSetByTheHost) {
-  for (const int value : {1, 2, 3}) {
-    begin(2, 1);
-    EXPECT_TRUE(did(value == 1 ? Outcome::kInstantiated : Outcome::kPatched,
-                    cache.run(key("many"), stream, params(value), [&](Recorder& rec, Slot<int> v) {
-                      for (int i = 0; i < 40; ++i) rec.launch(blend, {1, 1}, number.get(), 1, 3, v);
-                      if_node(rec, condition.get(), [&](Body& body) { step(body, 5, 2); });
-                    })));
-    EXPECT_EQ(number.first(), blended(repeated(2, 40, 3, value), 5, 2));
+  const auto add_by_hand = [](cudaStream_t on) {
+    CaptureInfo info;
+    CUDA_OK(capture_info(on, &info));
+    cudaGraphNodeParams node = {};
+    node.type = cudaGraphNodeTypeConditional;
+    node.conditional.type = cudaGraphCondTypeIf;
+    node.conditional.size = 1;
+    CUDA_OK(cudaGraphConditionalHandleCreate(&node.conditional.handle, info.graph, 0, 0));
+    cudaGraphNode_t added = nullptr;
+    CUDA_OK(add_node(&added, info.graph, info.dependencies, info.dependency_count, &node));
+    CUDA_OK(set_capture_dependency(on, added));
+  };
+  for (const bool by_hand : {false, true}) {
+    Cache many;
+    for (const int value : {1, 2, 3}) {
+      begin(2, 1);
+      EXPECT_TRUE(did(value == 1 ? Outcome::kInstantiated : Outcome::kPatched,
+                      many.run(key("many"), stream, params(value), [&](Recorder& rec, Slot<int> v) {
+                        for (int i = 0; i < 40; ++i) rec.launch(blend, {1, 1}, number.get(), 1, 3, v);
+                        if (by_hand) return add_by_hand(rec.stream());
+                        if_node(rec, condition.get(), [&](Body& body) { step(body, 5, 2); });
+                      })));
+      const int expected = repeated(2, 40, 3, value);
+      EXPECT_EQ(number.first(), by_hand ? expected : blended(expected, 5, 2));
+    }
+    EXPECT_EQ(many.stats().refused_device_updates, 0u) << by_hand;
+    EXPECT_EQ(many.stats().patched_nodes, 80u);
   }
-  EXPECT_EQ(cache.stats().refused_device_updates, 0u);
-  EXPECT_EQ(cache.stats().patched_nodes, 80u);
 }
 
 TEST_F(RecorderConditionalsTest, ABodyMayCopyAndSet) {

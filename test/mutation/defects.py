@@ -415,6 +415,8 @@ DEFECTS = [
     Defect("a direct if runs its else",
            "kSwitch ? value : value == 0;",
            "kSwitch ? value : value != 0;", ("recorder_conditionals",)),
+    Defect("a graph with conditional nodes is taken for one that can be cloned", "        ++content_.conditional_count;\n", "",
+           ("recorder_conditionals",)),
     Defect("a switch is an if",
            "node.kind == ConditionalKind::kSwitch) return cudaGraphCondTypeSwitch;",
            "false) return cudaGraphCondTypeSwitch;", ("recorder_conditionals",)),
