@@ -156,7 +156,7 @@ class Cache {
   // may be in another CUDA context.
   void clear();
 
-  // The counters. The call takes the same time for many keys as for few, beside 10 ns for each executable.
+  // The counters. The call takes the same time for many keys as for few, beside about 20 ns for each executable.
   Stats stats() const;
   // All entries, the one used last first; none appears twice. A key that is new or forgotten meanwhile may be missing.
   // Empty if there is no memory for them. Runs of other threads go on meanwhile.

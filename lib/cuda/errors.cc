@@ -43,6 +43,8 @@ const char* advice_on_fatal(cudaError_t error) {
     case cudaErrorInitializationError:
       return "; a process that was forked from one that has used CUDA cannot use it: fork before the first CUDA call "
              "and the first run, or start a new program";
+    case cudaErrorCudartUnloading:
+      return "";
     case cudaErrorContextIsDestroyed:
       return "; after cudaDeviceReset, Cache::clear() lets the cache begin anew";
     default:
@@ -197,6 +199,7 @@ bool is_fatal(cudaError_t error) {
   const int code = static_cast<int>(error);
   switch (code) {
     case 3:    // cudaErrorInitializationError: the process was forked from one that has used CUDA
+    case 4:    // cudaErrorCudartUnloading: the process ends (fact 34)
     case 214:  // cudaErrorECCUncorrectable
     case 220:  // cudaErrorNvlinkUncorrectable
     case 226:  // cudaErrorContained

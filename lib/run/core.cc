@@ -189,7 +189,6 @@ bool Core::is_here() const {
   const LastErrorGuard last_error;
   std::uint64_t context = 0;
   const cudaError_t error = find_context(options.device, &context).error;
-  if (error == cudaErrorCudartUnloading) return false;  // At exit the runtime and its memory may be gone (fact 34).
   return error == cudaSuccess ? context == device->graveyard.context() : !is_fatal(error);
 }
 

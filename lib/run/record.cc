@@ -30,6 +30,10 @@ absl::Status Run::capture_usable(Captured* out) {
   }
 
   if (absl::Status fatal = take_fatal_error(captured); !fatal.ok()) return fatal;
+  if (captured.has_usable_graph()) {
+    note_strays(captured.strays);
+    return absl::OkStatus();
+  }
   const bool runs_directly = core_.options.on_capture_failure == OnCaptureFailure::kRunDirectly || captured.empty_slot;
   absl::Status why = captured.failure();
   if (!why.ok()) {
@@ -40,15 +44,11 @@ absl::Status Run::capture_usable(Captured* out) {
         "fn enqueued nothing on its stream, so there is no graph: enqueue on the stream that fn is given, or on "
         "rec.stream()",
         captured.strays.empty() ? "" : ". Elsewhere ", absl::StrJoin(captured.strays, "; ")));
-  } else if (captured.content.leaves_memory) {
+  } else {
     if (runs_directly) reason_ = EagerReason::kHandsOutMemory;
     why = absl::FailedPreconditionError(
         "fn hands out memory that the graph would allocate: cudaMallocAsync in fn has no cudaFreeAsync there. "
         "Free the memory in fn, or allocate it before the run");
-  }
-  if (why.ok()) {
-    note_strays(captured.strays);
-    return why;
   }
 
   // Its own copy, because other threads free it while this one reads `why`.

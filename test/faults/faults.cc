@@ -1,5 +1,6 @@
 #include "faults.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "faults_scenarios.h"
@@ -268,9 +269,11 @@ bool FailedCall::disarm() {
 }
 
 testing::AssertionResult FailedCall::reports(const absl::Status& status, const Scenario& scenario) const {
-  // A function of the driver counts under the name of the runtime's.
-  const std::string of_driver = "cu" + function_.substr(std::string("cuda").size());
-  const std::string name = mentions(status, of_driver) ? of_driver : function_;
+  // Functions of the driver count under the names of the runtime's. Kernels are launched by both.
+  constexpr const char* kOfDriver[] = {"cudaCtxGetId", "cudaLibraryLoadData", "cudaLibraryGetKernel"};
+  const bool by_driver = std::ranges::find(kOfDriver, function_) != std::end(kOfDriver) ||
+                         (function_ == "cudaLaunchKernel" && mentions(status, "cuLaunchKernel"));
+  const std::string name = by_driver ? "cu" + function_.substr(std::string("cuda").size()) : function_;
   if (reported_in_part_ && cuda_error(status) == error_ && (mentions(status, name) || mentions(status, "fn"))) {
     return testing::AssertionSuccess();
   }

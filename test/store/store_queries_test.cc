@@ -109,7 +109,7 @@ TEST_F(StoreTest, AnEntryHasItsLabelAndItsRuns) {
 }
 
 TEST_F(StoreTest, RunsOfErasedKeysCount) {
-  constexpr int kKeys = 600;  // More than are looked at while the lock is held.
+  constexpr int kKeys = 600;  // More than have an executable at once.
   for (int i = 0; i < kKeys; ++i) {
     Entry* const entry = record(i);
     EXPECT_FALSE(obtain(entry).empty());

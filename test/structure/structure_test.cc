@@ -276,6 +276,10 @@ TEST_F(StructureTest, Counters) {
   expect("more templates exist or were dropped than captures were made", counted.captures, 2);
   std::uint64_t& counted_runs = entry("other").counted.outcomes[static_cast<int>(Outcome::kReplayed)];
   expect("the cache has counted more runs", counted_runs, counted_runs + 5);
+  Counter& of_sibling = entry("sibling").outcomes[static_cast<int>(Outcome::kReplayed)];
+  of_sibling.add(1);
+  EXPECT_TRUE(finds("the cache has not counted its runs"));
+  of_sibling = 0;
 
   Cache other;
   EXPECT_TRUE(other.warm(key("warm"), stream, params(1), body(1)).ok());
