@@ -15,7 +15,7 @@
 namespace graphcache {
 namespace {
 
-constexpr const char* kBegin = R"(digraph graph_info {
+constexpr const char* kHead = R"(digraph graph_info {
   graph [bgcolor=white, fontname="Helvetica,Arial,sans-serif", fontsize=12, labelloc=t, nodesep=0.3, ranksep=0.3];
   node [shape=box, style="rounded,filled", fillcolor="#eef2f7", color="#66758a",
         fontname="Helvetica,Arial,sans-serif", fontsize=10, margin="0.12,0.07"];
@@ -82,7 +82,7 @@ std::string title_of(const GraphInfo& graph) {
 }
 
 std::string begin(const std::vector<std::string>& title) {
-  return std::string(kBegin) + "  label=" + quoted(title) + ";\n";
+  return std::string(kHead) + "  label=" + quoted(title) + ";\n";
 }
 
 std::string node(std::size_t index, const std::vector<std::string>& lines, const std::string& name,

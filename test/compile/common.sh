@@ -46,15 +46,15 @@ take() {
 }
 
 # check_sources COMMAND...: each source, or each one that a unit includes, is a test case. As many run at once as there
-# are cores; each leaves its output and its result.
+# are cores; each leaves its output and its result, and perhaps an object.
 check_sources() {
   local source name count
-  mkdir "$work/said" "$work/well"
+  mkdir "$work/said" "$work/well" "$work/objects"
   printf '%s\0' "${sources[@]}" | ROOT=$root WORK=$work xargs -0 -P "$(nproc)" -I '{}' sh -c '
     source=$1
     shift
     name=$(echo "${source#"$ROOT"/}" | tr / -)
-    "$@" "$source" >"$WORK/said/$name" 2>&1 && touch "$WORK/well/$name"
+    "$@" -o "$WORK/objects/$name.o" "$source" >"$WORK/said/$name" 2>&1 && touch "$WORK/well/$name"
     true
   ' sh '{}' "$@"
   for source in "${sources[@]}"; do

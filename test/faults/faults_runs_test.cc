@@ -194,7 +194,7 @@ class FaultsInRunsTest : public FaultsTest {
 
 TEST_F(FaultsInRunsTest, EveryCallMayFailOnceOrForEverWithEachErrorItGives) {
   // In brief, each call of a function behind the first few fails in one of the ways, in turn: loops make them.
-  const int few = by_size(8, std::numeric_limits<int>::max(), std::numeric_limits<int>::max());
+  const int few = by_size(3, std::numeric_limits<int>::max(), std::numeric_limits<int>::max());
   for (const auto& scenario : scenarios()) {
     for (const auto& [function, count] : calls_of(*scenario)) {
       const std::vector<cudaError_t> errors = errors_of(function);

@@ -216,9 +216,9 @@ set_up() {
   choose_toolkit "$1"
   if [[ -n $toolkit ]]; then
     choose_gpu_code
-    configure cuda -Dtoolkit="$toolkit" -Db_pch=true "${gpu_code[@]}"
+    configure cuda -Dtoolkit="$toolkit" -Db_pch=true -Dunits=true "${gpu_code[@]}"
   else
     download_headers
-    configure hostrt -Dtoolkit="$toolkit" -Db_pch=true -Dgpu=disabled
+    configure hostrt -Dtoolkit="$toolkit" -Db_pch=true -Dunits=true -Dgpu=disabled
   fi
 }

@@ -1,17 +1,17 @@
 // Long runs on either runtime of a family that shares a table: a million runs with random keys and values, in flight,
-// each compared with the same work done eagerly. Fewer on hostrt, unless GRAPHCACHE_FULL is set.
+// each compared with the same work done eagerly. Fewer on hostrt, by the size.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <random>
 #include <vector>
 
 #include "in_threads.h"
 #include "kernels.h"
+#include "size.h"
 #include "support.h"
 
 namespace graphcache::test {
@@ -21,7 +21,7 @@ int runs_in_all() {
 #ifdef GRAPHCACHE_TEST_CUDA
   return 1'000'000;
 #else
-  return std::getenv("GRAPHCACHE_FULL") != nullptr ? 250'000 : 60'000;
+  return by_size(15'000, 60'000, 250'000);
 #endif
 }
 

@@ -56,7 +56,7 @@ TEST(StressTest, EveryResultIsExplainedByAnOrder) {
   constexpr std::uint64_t kSeeds = 500;
 #endif
   const std::uint64_t first = number_of("GRAPHCACHE_STRESS_SEED", 1);
-  std::uint64_t count = by_size<std::uint64_t>(kSeeds, kSeeds, 10'000);
+  std::uint64_t count = by_size<std::uint64_t>(kSeeds / 3, kSeeds, 10'000);
   if (std::getenv("GRAPHCACHE_STRESS_SEED") != nullptr) count = 1;
   count = number_of("GRAPHCACHE_STRESS_SEEDS", count);
   watch_seeds("GRAPHCACHE_STRESS_SEED");
