@@ -62,7 +62,7 @@ std::size_t Cache::erase_if(const std::function<bool(const Key&)>& predicate) {
   return GRAPHCACHE_CHECKED(core_)->erase(core_->store.matching(predicate));
 }
 void Cache::clear() { GRAPHCACHE_CHECKED(core_)->clear(); }
-Stats Cache::stats() const { return GRAPHCACHE_CHECKED(core_)->stats(); }
+Stats Cache::stats() const { return GRAPHCACHE_CHECKED(core_)->store.stats(); }
 std::vector<EntryInfo> Cache::entries() const try {
   return GRAPHCACHE_CHECKED(core_)->store.entries();
 } catch (const std::bad_alloc&) {

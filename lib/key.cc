@@ -2,7 +2,6 @@
 
 #include <absl/strings/escaping.h>
 #include <absl/strings/str_cat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <limits>
@@ -18,8 +17,6 @@ namespace {
 using namespace key_detail;  // NOLINT(google-build-using-namespace): the tags
 
 SipSecret random_secret() {
-  SipSecret secret;
-  if (getentropy(&secret, sizeof(secret)) == 0) return secret;
   std::random_device device;
   const auto word = [&] { return uint64_t{device()} << 32 | device(); };
   return {word(), word()};

@@ -325,12 +325,6 @@ void Core::drop_all() {
   if (!lost_ && active_recording == nullptr) trim();
 }
 
-Stats Core::stats() {
-  Stats stats = store.stats();
-  stats.outcomes[static_cast<std::size_t>(Outcome::kInlined)] = inlined;
-  return stats;
-}
-
 absl::StatusOr<GraphInfo> Core::graph(std::uint64_t number) {
   if (absl::Status lost = status(); !lost.ok()) return lost;
   GraphInfo info;

@@ -85,7 +85,6 @@ class Core {
   // Returns how many of the keys were known.
   std::size_t erase(absl::Span<const Key> keys);
   void clear();
-  Stats stats();
   // The graph of the entry with this EntryInfo::id.
   absl::StatusOr<GraphInfo> graph(std::uint64_t entry);
 
@@ -107,8 +106,7 @@ class Core {
 
   const std::shared_ptr<detail::Hits> hits = std::make_shared<detail::Hits>();
   Store store;
-  std::atomic<std::uint64_t> inlined{0};  // Number of runs that were inlined.
-  KnownStreams known_streams;             // Streams that were checked to belong to the cache's device.
+  KnownStreams known_streams;  // Streams that were checked to belong to the cache's device.
 
  private:
   friend class StructureChecker;

@@ -1,8 +1,8 @@
 // Runs that launch no graph of their own: inside another capture, or by calling `fn` directly.
 #include <absl/cleanup/cleanup.h>
 
+#include <cstdint>
 #include <list>
-#include <new>
 #include <utility>
 
 #include "cuda/compat.h"
@@ -11,21 +11,14 @@
 #include "run/run.h"
 
 namespace graphcache {
-namespace {
-
-absl::Status failed_inside() noexcept try {
-  return absl::FailedPreconditionError("a run inside another run's fn failed");
-} catch (const std::bad_alloc&) {
-  return out_of_memory();
-}
-
-}  // namespace
 
 // A run inside another run's capture. Nothing here may wait for another run, or change the capture except by enqueuing
 // on its streams.
 absl::StatusOr<Outcome> Run::run_nested() {
-  // The outer `fn` may ignore a failure, and its graph would lack this work.
-  absl::Cleanup fails = [outer = active_recording] { outer->refuse_capture(failed_inside()); };
+  // The outer `fn` may ignore a failure, and its graph would lack this work. If memory runs out, the text is missing.
+  absl::Cleanup fails = [outer = active_recording] {
+    outer->refuse_capture(with_more(absl::FailedPreconditionError(""), "", "a run inside another run's fn failed"));
+  };
   LastErrorGuard last_error;
   CaptureInfo info;
   if (stream_ != cudaStreamLegacy) {
@@ -76,16 +69,11 @@ absl::StatusOr<Outcome> Run::run_disabled() {
   return run_directly(EagerReason::kDisabled);
 }
 
-// Calls `fn` directly. The entry is unlocked first, if there is one, so that runs of other threads need not wait.
+// Calls `fn` directly. The entry is unlocked first, if there is one, so that runs of other threads need not wait. It
+// may be erased meanwhile.
 absl::StatusOr<Outcome> Run::run_directly(EagerReason reason) {
   reason_ = reason;
-  Entry* const entry = entry_.get();
-  if (entry != nullptr) core_.store.enter(entry);
-  const absl::Cleanup leave = [&] {
-    if (entry == nullptr) return;
-    core_.store.leave(entry);
-    core_.destroy_gone();
-  };
+  const std::uint64_t entry = number();
   entry_.reset();
   LastErrorGuard last_error;
   DeviceGuard device(core_.options.device);

@@ -14,6 +14,33 @@
 
 namespace graphcache {
 
+// Gets an executable for the entry, which has a template, and launches it.
+absl::StatusOr<Outcome> Run::bring_back(Outcome by_sibling, Outcome by_own) {
+  if (absl::Status lost = find_family(); !lost.ok()) return failed(std::move(lost));
+  bool is_own = false;
+  std::optional<CallResult> got;
+  while (!got) {  // Repeats after each refusal.
+    Held lender(nullptr, {core_});
+    ParameterTable::Set set;
+    std::optional<Plan> plan = decide(lender, set, /*may_evict=*/true);
+    if (!plan) {
+      if (!make_set(lender, &set)) continue;
+      plan = decide(lender, set, /*may_evict=*/true);
+    }
+    is_own = plan->action != Plan::Action::kBorrow;
+    if (is_own) lender.reset();
+    if (plan->action == Plan::Action::kDirect) return run_directly(EagerReason::kBudget);
+    got = is_own ? buy(*plan, /*may_evict=*/true) : take_over(lender, *plan, set);
+  }
+  if (got->error != cudaSuccess) {
+    const bool is_of_memory = is_own && got->error == cudaErrorMemoryAllocation;
+    return replay_failed(*got, is_of_memory ? EagerReason::kOutOfMemory : EagerReason::kRefused,
+                         /*is_unfit=*/is_own && !is_of_memory);
+  }
+  // A new executable holds the captured values, and is patched.
+  return launch(is_own ? by_own : by_sibling);
+}
+
 // The entry, which has a template and no executable, joins the family of the stream, if it can have siblings.
 absl::Status Run::find_family() {
   const cudaError_t error = where_.find_id();
@@ -36,23 +63,6 @@ void Run::read_graph(Entry& entry) {
     facts.set_bytes = ParameterTable::estimated_set_bytes(content);
   }
   core_.store.described(&entry, facts, signature);
-}
-
-Run::Obtained Run::obtain() {
-  for (;;) {  // Repeats after each refusal.
-    Held lender(nullptr, {core_});
-    ParameterTable::Set set;
-    std::optional<Plan> plan = decide(lender, set, /*may_evict=*/true);
-    if (!plan) {
-      if (!make_set(lender, &set)) continue;
-      plan = decide(lender, set, /*may_evict=*/true);
-    }
-    if (plan->action != Plan::Action::kBorrow) {
-      lender.reset();
-      return plan->action == Plan::Action::kDirect ? Obtained() : buy(*plan, /*may_evict=*/true);
-    }
-    if (std::optional<Obtained> obtained = take_over(lender, *plan, set)) return *obtained;
-  }
 }
 
 // Makes the parameter set that the lender's table would get, if it has a table without one. Returns false if that table
@@ -89,7 +99,7 @@ void Run::evict(Entry* victim, bool unlocks) {
 
 // Brings the lender's executable over to the entry. Returns nothing if that is impossible, after telling the policy
 // why.
-std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan, const ParameterTable::Set& set) {
+std::optional<CallResult> Run::take_over(Held& lender, const Plan& plan, const ParameterTable::Set& set) {
   LastErrorGuard last_error;
   Operation update(core_, EventKind::kUpdate, *entry_, &Stats::update_time);
   lender->exec = nullptr;
@@ -121,7 +131,7 @@ std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan, cons
     if (from.empty()) brought.result = executable.base().clone(&from);
     if (brought.result.error != cudaSuccess) {
       undo();
-      if (is_fatal(brought.result.error)) return Obtained{.result = brought.result};
+      if (is_fatal(brought.result.error)) return brought.result;
       core_.store.refuse(entry_.get(), &Policy::refuse_siblings);
       return std::nullopt;
     }
@@ -135,7 +145,7 @@ std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan, cons
     own().grave = std::move(recorded(*lender).grave);
     if (with_table != nullptr) core_.store.count(&Stats::set_switches);
     update.done({});
-    return Obtained{.of_sibling = true, .result = {}};
+    return CallResult();
   }
   brought.whole ? undo() : std::move(drop).Invoke();
   if (brought.refusal != nullptr) {
@@ -152,12 +162,12 @@ std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan, cons
     if (!is_fatal(brought.result.error)) return std::nullopt;
   }
   update.done(brought.result);
-  return Obtained{.result = brought.result, .why = EagerReason::kRefused};
+  return brought.result;
 }
 
 // Instantiates the executable that the policy has promised to the entry. If memory runs out, evicts one more
 // executable, returns the memory that the cache and the device keep for others, and tries once more.
-Run::Obtained Run::buy(Plan& plan, bool may_evict) {
+CallResult Run::buy(Plan& plan, bool may_evict) {
   Operation instantiation(core_, EventKind::kInstantiate, *entry_, &Stats::instantiate_time);
   LastErrorGuard last_error;
   absl::Cleanup threw = [this] { core_.give_up(*entry_, Loss::kFailed); };
@@ -185,14 +195,8 @@ Run::Obtained Run::buy(Plan& plan, bool may_evict) {
   }
   std::move(threw).Cancel();
   instantiation.done(result);
-  if (result.error == cudaSuccess) {
-    core_.store.count(&Stats::instantiations);
-    return {};
-  }
-  const bool is_of_memory = result.error == cudaErrorMemoryAllocation;
-  return {.result = result,
-          .why = is_of_memory ? EagerReason::kOutOfMemory : EagerReason::kRefused,
-          .is_unfit = !is_of_memory};
+  if (result.error == cudaSuccess) core_.store.count(&Stats::instantiations);
+  return result;
 }
 
 // Instantiates a plain executable, and plans one, if the device cannot update this one.

@@ -81,7 +81,7 @@ absl::StatusOr<Outcome> Run::find_and_run() {
   }
   if (executable() != nullptr && covers_values() && core_.device->memory->late_error == cudaSuccess &&
       (own().stream.handle == stream_ || core_.known_streams.contains(stream_))) {
-    return launch(Outcome::kReplayed, Outcome::kPatched);
+    return launch(Outcome::kReplayed);
   }
   return reported([&] { return run_slowly(); });
 }
@@ -111,7 +111,7 @@ absl::StatusOr<Outcome> Run::run_slowly() {
   if (const cudaError_t late = core_.device->memory->late_error.exchange(cudaSuccess); late != cudaSuccess) {
     return failed(cuda_failure("an update of a node by the device, in an executable that was evicted", late));
   }
-  if (executable() != nullptr && covers_values()) return launch(Outcome::kReplayed, Outcome::kPatched);
+  if (executable() != nullptr && covers_values()) return launch(Outcome::kReplayed);
   if (absl::Status other = scope.enter_device(); !other.ok()) return failed(std::move(other));
   Retry& retry = entry_->retry;
   if (retry.left > 0) {
@@ -129,10 +129,10 @@ absl::StatusOr<Outcome> Run::record() {
     if (*reason_ == EagerReason::kCaptureFailed) return call_again(why);
     if (*reason_ != EagerReason::kNothingCaptured) return run_directly(*reason_);
     // All work of `fn` was enqueued elsewhere, so it is done.
-    core_.store.count_direct(entry_.get(), *reason_);
+    core_.store.count_direct(number(), *reason_);
     return Outcome::kEager;
   }
-  if (executable() != nullptr) return launch(Outcome::kUpdated, Outcome::kUpdated);
+  if (executable() != nullptr) return launch(Outcome::kUpdated);
   return bring_back(Outcome::kUpdated, Outcome::kInstantiated);
 }
 
@@ -172,19 +172,8 @@ absl::Status Run::capture_template() {
   return absl::OkStatus();
 }
 
-// Gets an executable for the entry, which has a template, and launches it.
-absl::StatusOr<Outcome> Run::bring_back(Outcome by_sibling, Outcome by_own) {
-  if (absl::Status lost = find_family(); !lost.ok()) return failed(std::move(lost));
-  const Obtained obtained = obtain();
-  if (obtained.result.error != cudaSuccess) return replay_failed(obtained.result, obtained.why, obtained.is_unfit);
-  if (executable() == nullptr) return run_directly(obtained.why);
-  // A new executable holds the captured values, and is patched.
-  const Outcome outcome = obtained.of_sibling ? by_sibling : by_own;
-  return launch(outcome, outcome);
-}
-
-// Patches what has changed and launches. Returns `outcome` if nothing had changed, else `if_patched`.
-absl::StatusOr<Outcome> Run::launch(Outcome outcome, Outcome if_patched) {
+// Patches what has changed and launches. Returns `outcome`, or kPatched if that is kReplayed and something had changed.
+absl::StatusOr<Outcome> Run::launch(Outcome outcome) {
   Executable& executable = *own().executable;
   own().stream.follow(where_);
   if (const cudaError_t error = executable.take_device_error(); error != cudaSuccess) {
@@ -202,7 +191,7 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome, Outcome if_patched) {
     std::move(threw).Cancel();
     entry_->patched_nodes.add(patched);
     if (result.error != cudaSuccess) return replay_failed(result, EagerReason::kRefused);
-    if (patched != 0) outcome = if_patched;
+    if (patched != 0 && outcome == Outcome::kReplayed) outcome = Outcome::kPatched;
   }
   if (const CallResult result = executable.get_ready(stream_); result.error != cudaSuccess) {
     return replay_failed(result, EagerReason::kLaunchFailed);
@@ -308,16 +297,13 @@ absl::Status Run::warm() try {
   std::optional<Plan> plan = decide(lender, {}, /*may_evict=*/false);
   if (!plan) return warm_set(lender);
   if (plan->action == Plan::Action::kDirect) return absl::OkStatus();
-  cudaStream_t stream = nullptr;
-  CallResult result;
-  {
-    RelaxedCaptureMode relaxed;
-    result = core_.device->memory->stream(&stream);
-  }
-  if (result.error == cudaSuccess) result = buy(*plan, /*may_evict=*/false).result;
+  CallResult result = buy(*plan, /*may_evict=*/false);
   if (result.error == cudaSuccess) {
     Operation upload(core_, EventKind::kUpload, *entry_, &Stats::first_launch_time);
-    result = executable()->put_in_place(stream);
+    const RelaxedCaptureMode relaxed;
+    cudaStream_t stream = nullptr;
+    result = core_.device->memory->stream(&stream);
+    if (result.error == cudaSuccess) result = executable()->put_in_place(stream);
     upload.done(result);
   }
   if (result.error == cudaSuccess) return absl::OkStatus();

@@ -67,8 +67,7 @@ class Run {
   absl::StatusOr<Outcome> run_slowly();
   absl::StatusOr<Outcome> record();
   absl::Status capture_template();
-  absl::StatusOr<Outcome> bring_back(Outcome by_sibling, Outcome by_own);
-  absl::StatusOr<Outcome> launch(Outcome outcome, Outcome if_patched);
+  absl::StatusOr<Outcome> launch(Outcome outcome);
   absl::StatusOr<Outcome> replay_failed(const CallResult& result, EagerReason reason, bool is_unfit = false);
   absl::StatusOr<Outcome> call_again(const absl::Status& why);
 
@@ -80,7 +79,7 @@ class Run {
   absl::StatusOr<Outcome> run_nested();
   absl::StatusOr<Outcome> run_inlined();
   Outcome inlined() {
-    ++core_.inlined;
+    core_.store.count_inlined();
     return Outcome::kInlined;
   }
   absl::StatusOr<Outcome> run_disabled();
@@ -108,26 +107,21 @@ class Run {
   std::optional<absl::StatusOr<Outcome>> record_again(std::string* found);
 
   // ---- Getting an executable (obtain.cc) ----
-  struct Obtained {
-    bool of_sibling = false;
-    // If not a success, the call that failed. There is no executable then.
-    CallResult result;
-    EagerReason why = EagerReason::kBudget;  // Why there is no executable.
-    bool is_unfit = false;                   // Whether the graph itself cannot be instantiated.
-  };
+  absl::StatusOr<Outcome> bring_back(Outcome by_sibling, Outcome by_own);
   absl::Status find_family();
   void read_graph(Entry& entry);
-  Obtained obtain();
   bool make_set(const Held& lender, ParameterTable::Set* set);
   std::optional<Plan> decide(Held& lender, const ParameterTable::Set& set, bool may_evict);
-  std::optional<Obtained> take_over(Held& lender, const Plan& plan, const ParameterTable::Set& set);
+  std::optional<CallResult> take_over(Held& lender, const Plan& plan, const ParameterTable::Set& set);
   void evict(Entry* victim, bool unlocks = true);
-  Obtained buy(Plan& plan, bool may_evict);
+  CallResult buy(Plan& plan, bool may_evict);
   CallResult instantiate(Plan& plan);
   absl::Status warm_set(Held& lender);
 
   Recorded& own() const { return recorded(*entry_); }
   Executable* executable() const { return executable_of(*entry_); }
+  // EntryInfo::id of the entry, or 0.
+  std::uint64_t number() const { return entry_ != nullptr ? entry_->number() : 0; }
 
   Core& core_;
   const Key& key_;
@@ -175,8 +169,7 @@ class Run::Scope {
 template <class F>
 absl::StatusOr<Outcome> Run::reported(F&& f) {
   if (core_.audience->empty() || std::exchange(is_reported_, true)) return f();
-  const std::uint64_t entry = entry_ != nullptr ? entry_->number() : 0;
-  Audience::Span span(*core_.audience, {.kind = EventKind::kRun, .key = key_, .entry = entry});
+  Audience::Span span(*core_.audience, {.kind = EventKind::kRun, .key = key_, .entry = number()});
   const absl::Cleanup over = [this] {  // Listeners may ask for the entry's graph then.
     entry_.reset();
     dropped_.clear();

@@ -94,7 +94,6 @@ struct EntryContents {
   // Guarded by the store's lock.
   Entry* newer = nullptr;
   Entry* older = nullptr;
-  int users = 0;               // Threads that run `fn` and need the entry to exist without holding `lock`.
   State state = State::kCold;  // Changed under `lock` as well.
   // The signature of its content, or null if the content cannot have siblings.
   Signatures::value_type* signature = nullptr;
@@ -127,7 +126,7 @@ struct alignas(64) Entry : detail::HotEntry, EntryContents {
     counts[static_cast<int>(Outcome::kReplayed)] += replayed.value();
     return counts;
   }
-  // EntryInfo::id. Requires the store's lock.
+  // EntryInfo::id. Requires `lock` or the store's lock.
   std::uint64_t number() const { return life << 32 | id; }
   // Loads everything that a hit reads at once, instead of one cache line after the other. This matters with many
   // entries.

@@ -61,7 +61,7 @@ std::size_t Index::templates() const {
 
 Entry* Index::oldest_unused(const Order& order, const Policy& policy) {
   Entry* entry = order.oldest;
-  while (entry != nullptr && (policy.is_pinned(entry->id) || !is_idle(entry))) entry = entry->newer;
+  while (entry != nullptr && (policy.is_pinned(entry->id) || !entry->lock.is_free())) entry = entry->newer;
   return entry;
 }
 
@@ -83,7 +83,7 @@ void Index::erase(Entry* entry) {
 void Index::sweep(absl::FunctionRef<void(Entry*)> take) {
   for (Entry* next = erased_.oldest; next != nullptr;) {
     Entry* const entry = std::exchange(next, next->newer);
-    if (!try_lock_idle(entry)) continue;  // The lock of a free entry stays held.
+    if (!entry->lock.try_lock()) continue;  // The lock of a free entry stays held.
     unlink(erased_, entry);
     take(entry);
   }

@@ -2,9 +2,9 @@
 // the store's lock, except that chain() may be walked without it.
 //
 // An entry can be found from insert() to erase(). An entry in use cannot be deleted at once: it is first erased from
-// the index, and taken out by a later sweep() when it has no users and its lock is free. What it has is then destroyed
-// without the store's lock. The entry itself is reused for another key (recycle()), and freed with the index, because a
-// hit looks it up and takes its lock without the store's lock and may be late.
+// the index, and taken out by a later sweep() when its lock is free. What it has is then destroyed without the store's
+// lock. The entry itself is reused for another key (recycle()), and freed with the index, because a hit looks it up and
+// takes its lock without the store's lock and may be late.
 #pragma once
 
 #include <absl/functional/function_ref.h>
@@ -73,11 +73,8 @@ class Index {
   // Number of templates, including those of erased entries that still exist.
   std::size_t templates() const;
 
-  // Whether nothing uses the entry now.
-  static bool is_idle(const Entry* entry) { return entry->users == 0 && entry->lock.is_free(); }
-  // Takes the entry's lock if nothing uses the entry. While the caller holds the lock, nothing will.
-  static bool try_lock_idle(Entry* entry) { return entry->users == 0 && entry->lock.try_lock(); }
-  // The least recently used entry that is idle, not pinned, and has a template but no executable; or null.
+  // The least recently used entry that is idle (nobody holds its lock), not pinned, and has a template but no
+  // executable; or null.
   Entry* oldest_recorded(const Policy& policy) const { return oldest_unused(order_of(State::kRecorded), policy); }
   // The least recently used cold entry that is idle and not pinned, except the most recently used one. Null if there is
   // none, or if there are no more cold entries than allowed.

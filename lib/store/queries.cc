@@ -125,6 +125,7 @@ Stats Store::stats() {
   stats.patched_nodes = runs.patched_nodes;
   std::uint64_t& eager = stats.outcomes[static_cast<std::size_t>(Outcome::kEager)] = 0;  // Not all are of an entry.
   for (std::size_t i = 0; i < eager_reasons_.size(); ++i) eager += stats.eager_reasons[i] = eager_reasons_[i];
+  stats.outcomes[static_cast<std::size_t>(Outcome::kInlined)] = inlined_;
   stats.live_executables = policy_.executables();
   stats.live_templates = index_.templates();
   stats.families = policy_.families();

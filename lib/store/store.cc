@@ -30,7 +30,7 @@ class Store::Locked {
     const auto is_it = [&](const auto& seen) { return seen.first == entry; };
     if (const auto seen = std::find_if(seen_.begin(), seen_.end(), is_it); seen != seen_.end()) return seen->second;
     seen_.emplace_back(entry, false);
-    return seen_.back().second = Index::try_lock_idle(entry);
+    return seen_.back().second = entry->lock.try_lock();
   }
   // Passes the lock of an entry to the caller, unless the caller has held it all along.
   Entry* give(Entry* entry) {
@@ -121,8 +121,7 @@ std::uint64_t Store::latest(const Key& key) const {
   return latest == nullptr ? 0 : latest->number();
 }
 
-// Makes all waiters look again, each for its own entry. A thread that erases an entry in use announces a wait as well,
-// so the entry is gone at the end of the run.
+// Makes all waiters look again, each for its own entry.
 void Store::wake() {
   {
     MutexLock lock(mutex_);
@@ -144,7 +143,7 @@ bool Store::begin(Entry* locked, bool captures) {
   if ((locked->graphs != nullptr && !captures) || locked->retry.left > 0) return true;
   sweep();
   // Nothing is evicted for this, because the capture may still fail.
-  const auto is_idle = [&](KeyId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Index::is_idle(index_.of(id)); };
+  const auto is_idle = [&](KeyId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return index_.of(id)->lock.is_free(); };
   return policy_.has_room(locked->id, {is_idle, last_use_of()});
 }
 
@@ -308,14 +307,9 @@ Entry* Store::drop_surplus() {
   has_surplus_ = index_.templates() > max_templates_;
   if (!has_surplus_) return nullptr;
   Entry* const oldest = index_.oldest_recorded(policy_);
-  if (oldest == nullptr || !Index::try_lock_idle(oldest)) return nullptr;  // A hit may have just begun.
+  if (oldest == nullptr || !oldest->lock.try_lock()) return nullptr;  // A hit may have just begun.
   lose_template(oldest, Loss::kTemplates);
   return oldest;
-}
-
-void Store::enter(Entry* locked) {
-  MutexLock lock(mutex_);
-  ++locked->users;
 }
 
 bool Store::note(Entry* locked, std::vector<Counted> EntryInfo::*kind, const std::string& text,
@@ -334,26 +328,21 @@ bool Store::note(Entry* locked, std::vector<Counted> EntryInfo::*kind, const std
   return true;
 }
 
-void Store::leave(Entry* entered) {
-  MutexLock lock(mutex_);
-  --entered->users;
-  if (entered->erased) sweep();
-}
-
-void Store::count_direct(Entry* entry, EagerReason reason) {
+void Store::count_direct(std::uint64_t number, EagerReason reason) {
   ++eager_reasons_[static_cast<std::size_t>(reason)];
-  if (entry == nullptr) return;
+  if (number == 0) return;
   MutexLock lock(mutex_);
+  Entry* const entry = index_.of_number(number);
+  if (entry == nullptr) return;
   entry->outcomes[static_cast<int>(Outcome::kEager)].add(1);
   entry->info.eager_reason = reason;
 }
 
-// The entry can no longer be found. If a run has it, that run will see at its end that a wait was announced, and sweep.
-// Until then the executable counts, and no other key gets it.
+// The entry can no longer be found. If a run has it, that run will see at its end that it is erased, and sweep. Until
+// then the executable counts, and no other key gets it.
 void Store::erase(Entry* entry) {
   index_.erase(entry);
   policy_.pinned(entry->id, true);
-  entry->lock.announce_wait();
 }
 
 // Takes out erased entries that are not in use. Erases a few of the surplus cold entries: only a few, because runs wait

@@ -119,11 +119,10 @@ class Store {
   // The entry that loses its graph because there are too many. Takes no lock if there are not.
   Entry* drop_surplus() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Keeps an entry until leave() while its run calls `fn` without its lock.
-  void enter(Entry* locked) ABSL_LOCKS_EXCLUDED(mutex_);
-  void leave(Entry* entered) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Counts a direct run of the entry, which is locked or entered, or of none.
-  void count_direct(Entry* entry, EagerReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Counts a direct run of the entry with this EntryInfo::id, which may have been erased meanwhile, or of none if it is
+  // 0.
+  void count_direct(std::uint64_t number, EagerReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
+  void count_inlined() { ++inlined_; }
   // Adds to a counter or a time of Stats, and returns the sum.
   template <class Number>
   Number count(Number Stats::*which, std::type_identity_t<Number> by = Number(1)) ABSL_LOCKS_EXCLUDED(counts_mutex_) {
@@ -146,7 +145,7 @@ class Store {
   // The predicate is called without the lock.
   std::vector<Key> matching(const std::function<bool(const Key&)>& predicate) const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<EntryInfo> entries() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // What has been counted, but inlined runs, and what there is now.
+  // What has been counted, and what there is now.
   Stats stats() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -183,10 +182,11 @@ class Store {
   Policy policy_ ABSL_GUARDED_BY(mutex_);
   Signatures signatures_ ABSL_GUARDED_BY(mutex_);
 
-  // What runs that are no hits have counted. Nothing is called under this lock. Direct runs take none.
+  // What runs that are no hits have counted. Nothing is called under this lock. Direct and inlined runs take none.
   mutable Mutex counts_mutex_;
   Stats counted_ ABSL_GUARDED_BY(counts_mutex_);
   std::array<std::atomic<std::uint64_t>, kEagerReasonCount> eager_reasons_{};
+  std::atomic<std::uint64_t> inlined_{0};
 };
 
 }  // namespace graphcache

@@ -385,8 +385,8 @@ TEST_F(FailuresTest, KernelWhoseParametersAreCountedShortIsNotPatchedWithTooFew)
   }
 }
 
-// A direct run does not hold its entry. If the entry is erased meanwhile, the run destroys it.
-TEST_F(FailuresTest, EntryErasedDuringADirectRunIsGoneBehindIt) {
+// A direct run does not hold its entry, which can be erased meanwhile.
+TEST_F(FailuresTest, AnEntryErasedDuringADirectRunIsGone) {
   for (const bool by_fatal_error : {false, true}) {
     World world;
     hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorMemoryAllocation, -1);

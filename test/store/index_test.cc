@@ -38,15 +38,15 @@ TEST_F(IndexTest, TouchingTheNewestOldestAndMiddleKeepsTheOrder) {
 
 TEST_F(IndexTest, EntriesInUseOrPinnedAreNotDropped) {
   Entry* pinned = add(0);
-  Entry* entered = add(1);
+  Entry* other = add(1);
   Entry* locked = add(2);
   add(3);
   known().pinned(pinned->id, true);
-  ++entered->users;
+  ASSERT_TRUE(other->lock.try_lock());
   ASSERT_TRUE(locked->lock.try_lock());
   EXPECT_EQ(drop(), key(3).to_string());
   EXPECT_EQ(drop(), "none");
-  --entered->users;
+  (void)other->lock.unlock();
   EXPECT_EQ(drop(), key(1).to_string());
   (void)locked->lock.unlock();
   EXPECT_EQ(drop(), key(2).to_string());
@@ -67,9 +67,6 @@ TEST_F(IndexTest, TemplatesOfErasedEntriesCountUntilTheyAreSwept) {
   EXPECT_EQ(found().size(), 1u);
   EXPECT_EQ(size(), 2u);
   (void)entry->lock.unlock();
-  ++entry->users;
-  EXPECT_EQ(sweep(), 0);  // still needed
-  --entry->users;
   EXPECT_EQ(sweep(), 1);
   EXPECT_EQ(index.templates(), 1u);
   EXPECT_EQ(size(), 1u);
@@ -99,12 +96,12 @@ TEST_F(IndexTest, SurplusIsTheLeastRecentlyUsedColdEntry) {
   EXPECT_EQ(surplus(), nullptr);
   add(1 << 20, false);
   index.touch(cold[0]);
-  ++cold[1]->users;
+  ASSERT_TRUE(cold[1]->lock.try_lock());
   ASSERT_EQ(surplus(), cold[2]);
   index.erase(surplus());
   EXPECT_EQ(surplus(), nullptr);
   EXPECT_EQ(sweep(), 1);
-  --cold[1]->users;
+  (void)cold[1]->lock.unlock();
 }
 
 TEST_F(IndexTest, ColdKeysAreBoundedInBytes) {
@@ -201,12 +198,12 @@ TEST_F(IndexTest, IdsAreSmallAndOfOneEntryEach) {
     EXPECT_EQ(index.of(entries[i]->id), entries[i]);
   }
   EXPECT_EQ(index.next_id(), 3u);
-  ++entries[1]->users;
+  ASSERT_TRUE(entries[1]->lock.try_lock());
   index.erase(entries[1]);
   EXPECT_EQ(sweep(), 0);
   EXPECT_EQ(index.next_id(), 3u) << "an erased entry that is in use has its id";
   EXPECT_EQ(index.of(1), entries[1]);
-  --entries[1]->users;
+  (void)entries[1]->lock.unlock();
   index.erase(entries[0]);
   EXPECT_EQ(sweep(), 2);
   const KeyId next = index.next_id();
@@ -221,7 +218,7 @@ TEST_F(IndexTest, DestroysRemainingEntries) {
   other.set_state(other.insert(key(1), kHere), State::kLive);
   other.insert(key(2), kHere);
   Entry* erased = other.insert(key(3), kHere);
-  ++erased->users;
+  ASSERT_TRUE(erased->lock.try_lock());
   other.erase(erased);
 }
 

@@ -150,7 +150,7 @@ TEST_F(StoreTest, WhatIsInUseOrPinnedIsNotEvicted) {
   for (int i = 1; i <= 3; ++i) run(i);
   Entry* entry = record(4);
   Entry* locked = find_free(1);
-  Entry* entered = enter(find_free(2));
+  Entry* other = find_free(2);
   EXPECT_TRUE(store().pin(key(3), true));
   EXPECT_EQ(text_of(decide(entry)), "direct");
   EXPECT_EQ(state(4), "recorded");
@@ -164,7 +164,7 @@ TEST_F(StoreTest, WhatIsInUseOrPinnedIsNotEvicted) {
   store().lose(entry, Loss::kFailed, true, false, absl::OkStatus());
   EXPECT_EQ(obtain(entry), "1: own");
   unlock(entry);
-  EXPECT_EQ(leave(entered), 0);
+  unlock(other);
   run(1);
   EXPECT_EQ(state(2), "recorded");
   run(2);
@@ -234,9 +234,7 @@ TEST_F(StoreTest, WhatIsInUseDoesNotLend) {
   Entry* entry = record_without_room();
   Entry* in_use = find_free(1);
   EXPECT_EQ(text_of(decide(entry)), "direct");
-  enter(in_use);
-  EXPECT_EQ(text_of(decide(entry)), "direct");
-  EXPECT_EQ(leave(in_use), 0);
+  unlock(in_use);
   store().pin(key(1), true);
   EXPECT_EQ(text_of(decide(entry)), "direct");
   EXPECT_EQ(state(1), "live");

@@ -191,7 +191,8 @@ TEST_F(StoreTemplatesTest, TheLeastRecentlyUsedIsDropped) {
 TEST_F(StoreTemplatesTest, PinnedEntriesAndThoseInUseKeepTheirs) {
   make({}, /*max_templates=*/0);
   Entry* locked = record(1);
-  Entry* entered = enter(record(2));
+  unlock(record(2));
+  Entry* other = find_free(2);
   unlock(record(3));
   store().pin(key(3), true);
   EXPECT_EQ(drop(), 0);
@@ -199,7 +200,7 @@ TEST_F(StoreTemplatesTest, PinnedEntriesAndThoseInUseKeepTheirs) {
   store().pin(key(3), false);
   EXPECT_EQ(drop(), 3);
   EXPECT_EQ(drop(), 0);
-  EXPECT_EQ(leave(entered), 0);
+  unlock(other);
   EXPECT_EQ(drop(), 2);
   unlock(locked);
   EXPECT_EQ(drop(), 1);
@@ -272,31 +273,6 @@ TEST_F(StoreTest, AnEntryInUseIsGoneWhenItIsUnlocked) {
   EXPECT_EQ(run(2), "1: own");
 }
 
-TEST_F(StoreTest, AnEnteredEntryIsGoneWhenTheLastOneLeaves) {
-  run(1);
-  Entry* entry = find_free(1);
-  store().enter(entry);
-  enter(entry);
-  EXPECT_EQ(leave(entry), 0);
-  EXPECT_EQ(erase(1), 0);
-  EXPECT_EQ(order(), names_of({}));
-  EXPECT_EQ(now(), (Numbers{1, 1, 0, 1000}));
-  EXPECT_EQ(store().take_gone(), nullptr);
-  EXPECT_EQ(wake(), 0);
-  EXPECT_EQ(leave(entry), 1);
-  EXPECT_EQ(now(), (Numbers{0, 0, 0, 0}));
-}
-
-TEST_F(StoreTest, AnEntryThatIsEnteredAndLockedIsGoneAfterBoth) {
-  for (const bool leaves_first : {true, false}) {
-    Entry* entry = claim(1);
-    store().enter(entry);
-    EXPECT_EQ(erase(1), 0);
-    EXPECT_EQ(leaves_first ? leave(entry) : unlock(entry), 0);
-    EXPECT_EQ(leaves_first ? unlock(entry) : leave(entry), 1);
-  }
-}
-
 TEST_F(StoreTest, AnIdIsUsedAgainOnceTheEntryIsRecycled) {
   make({.share = Share::kAlways});
   run(0, sibling());
@@ -361,7 +337,7 @@ TEST_F(StoreTest, EraseSomeGoesOnUntilAllAreErased) {
     }
   }
   Entry* locked = find_free(4);
-  Entry* entered = enter(find_free(6));
+  Entry* cold = find_free(6);
   std::size_t next = 0;
   int gone = 0;
   while (store().erase_some(&next)) gone += recycle(store().take_gone());
@@ -370,7 +346,7 @@ TEST_F(StoreTest, EraseSomeGoesOnUntilAllAreErased) {
   EXPECT_EQ(order(), names_of({}));
   EXPECT_EQ(now(), (Numbers{0, 1, 0, 0}));
   EXPECT_EQ(unlock(locked), 1);
-  EXPECT_EQ(leave(entered), 1);
+  EXPECT_EQ(unlock(cold), 1);
   EXPECT_EQ(now(), (Numbers{0, 0, 0, 0}));
   unlock(claim(1));
   EXPECT_FALSE(store().erase_some(&next));

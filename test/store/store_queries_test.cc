@@ -18,15 +18,12 @@ namespace {
 
 TEST_F(StoreTest, DirectRunsCountByTheirReason) {
   Entry* entry = claim(1);
-  store().count_direct(entry, EagerReason::kNothingCaptured);
+  store().count_direct(entry->number(), EagerReason::kNothingCaptured);
   EXPECT_EQ(info(1).eager_reason, EagerReason::kNothingCaptured);
-  enter(entry);
-  store().count_direct(entry, EagerReason::kBudget);
-  EXPECT_EQ(leave(entry), 0);
+  unlock(entry);
+  store().count_direct(entry->number(), EagerReason::kBudget);
   EXPECT_EQ(info(1).eager_reason, EagerReason::kBudget);
-  store().count_direct(nullptr, EagerReason::kBudget);
-  store().enter(entry);
-  EXPECT_EQ(leave(entry), 0);
+  store().count_direct(0, EagerReason::kBudget);
   EXPECT_EQ(info(1).outcomes[static_cast<int>(Outcome::kEager)], 2u);
   const Stats stats = this->stats();
   EXPECT_EQ(stats.outcome(Outcome::kEager), 3u);
@@ -35,11 +32,16 @@ TEST_F(StoreTest, DirectRunsCountByTheirReason) {
 }
 
 TEST_F(StoreTest, ADirectRunOfAnErasedEntryCounts) {
-  Entry* entry = enter(claim(1));
-  EXPECT_EQ(erase(1), 0);
-  store().count_direct(entry, EagerReason::kDisabled);
-  EXPECT_EQ(leave(entry), 1);
+  Entry* entry = claim(1);
+  const std::uint64_t number = entry->number();
+  unlock(entry);
+  EXPECT_EQ(erase(1), 1);
+  EXPECT_EQ(claim(2), entry) << "it serves another key, which does not count this run";
+  store().count_direct(number, EagerReason::kDisabled);
   EXPECT_EQ(stats().eager(EagerReason::kDisabled), 1u);
+  EXPECT_EQ(info(2).outcomes[static_cast<int>(Outcome::kEager)], 0u);
+  EXPECT_FALSE(info(2).eager_reason);
+  unlock(entry);
 }
 
 TEST_F(StoreTest, EqualNotesAreCounted) {

@@ -125,10 +125,6 @@ class StoreTest : public testing::Test {
   Entry* find_free(int number, const detail::Site& site = kHere) { return store().find_free(key(number), site); }
   // Returns how many erased entries have come to their end.
   int unlock(Entry* locked) { return store().unlock(locked) ? recycle(store().take_gone()) : 0; }
-  int leave(Entry* entered) {
-    store().leave(entered);
-    return recycle(store().take_gone());
-  }
   int wake() {
     store().wake();
     return recycle(store().take_gone());
@@ -138,12 +134,6 @@ class StoreTest : public testing::Test {
     for (Entry* entry = gone; entry != nullptr; entry = entry->older, ++count) entry->graphs.reset();
     if (gone != nullptr) store().recycle(gone);
     return count;
-  }
-  // A direct run that has begun keeps the entry without its lock.
-  Entry* enter(Entry* locked) {
-    store().enter(locked);
-    unlock(locked);
-    return locked;
   }
   int erase(int number) {
     const Key keys[] = {key(number)};

@@ -79,7 +79,6 @@ std::string StructureChecker::find_fault(const Index& index) {
       if (entry->state != state) return of(*entry, "it is in the order of another state");
       if (entry->newer != newer) return of(*entry, "the order of use is linked wrongly");
       if (entry->tag != Entry::tag_of(entry->key, entry->site)) return of(*entry, "its tag is another's");
-      if (entry->users < 0) return of(*entry, "its count of users is negative");
       if (index.of(entry->id) != entry) return of(*entry, "its id is another's");
       if (state == State::kCold && entry->signature != nullptr) return of(*entry, "it has a signature");
       key_bytes += entry->key.size();
