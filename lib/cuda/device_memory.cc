@@ -4,6 +4,19 @@
 
 namespace graphcache {
 
+DeviceMemory::~DeviceMemory() {
+  trim();
+  for (const auto& [device, piece] : scratch_) free(piece);
+}
+
+CallResult DeviceMemory::allocate(Piece* piece) {
+  RelaxedCaptureMode relaxed;
+  if (piece->of_host) return {"cudaMallocHost", cudaMallocHost(&piece->at, piece->bytes)};
+  return {"cudaMalloc", cudaMalloc(&piece->at, piece->bytes)};
+}
+
+void DeviceMemory::free(const Piece& piece) { destroy_quietly(piece.at, piece.of_host ? &cudaFreeHost : &cudaFree); }
+
 CallResult DeviceMemory::take(std::size_t bytes, Block* out, bool of_host) {
   bytes = taken(bytes);
   Pieces::iterator piece;
@@ -18,12 +31,10 @@ CallResult DeviceMemory::take(std::size_t bytes, Block* out, bool of_host) {
     }
   }
   if (piece->at == nullptr) {
-    RelaxedCaptureMode relaxed;
-    const cudaError_t error = of_host ? cudaMallocHost(&piece->at, bytes) : cudaMalloc(&piece->at, bytes);
-    if (error != cudaSuccess) {
+    if (const CallResult done = allocate(&*piece); done.error != cudaSuccess) {
       MutexLock lock(mutex_);
       taken_.erase(piece);
-      return {of_host ? "cudaMallocHost" : "cudaMalloc", error};
+      return done;
     }
   }
   // If this throws, the memory comes back.
@@ -38,6 +49,21 @@ void DeviceMemory::give(Pieces::iterator piece) noexcept {
   } else {
     free_.splice(free_.begin(), taken_, piece);
   }
+}
+
+CallResult DeviceMemory::scratch(int device, unsigned char** out) {
+  MutexLock lock(mutex_);
+  Piece& piece = scratch_[device];
+  if (piece.at == nullptr) {
+    const LastErrorGuard last_error;  // A hit has no guard.
+    piece = {.bytes = 2, .of_host = device == kHostMemory};
+    const DeviceGuard current(piece.of_host ? device_ : device);
+    CallResult done = current.result();
+    if (done.error == cudaSuccess) done = allocate(&piece);
+    if (done.error != cudaSuccess) return {done.call, done.error, /*latches=*/false};
+  }
+  *out = static_cast<unsigned char*>(piece.at);
+  return {};
 }
 
 CallResult DeviceMemory::stream(cudaStream_t* out) {
@@ -66,7 +92,7 @@ void DeviceMemory::trim() {
     MutexLock lock(mutex_);
     unused.swap(free_);
   }
-  for (const Piece& piece : unused) destroy_quietly(piece.at, piece.of_host ? &cudaFreeHost : &cudaFree);
+  for (const Piece& piece : unused) free(piece);
 }
 
 void DeviceMemory::abandon() {
@@ -74,6 +100,7 @@ void DeviceMemory::abandon() {
   late_error = cudaSuccess;
   stream_.release();
   free_.clear();
+  scratch_.clear();
   for (Piece& piece : taken_) piece.is_lost = true;
 }
 

@@ -1,5 +1,5 @@
-// Device memory that launches use in addition to the caller's: for updater nodes and their sets, and for values that
-// kernels read through pointers.
+// Device memory that launches use in addition to the caller's: for updater nodes and their sets, for values that
+// kernels read through pointers, and for copies and sets of 0 bytes.
 //
 // A block comes back once no launch needs it, because its owners are executables and what graphs keep
 // (exec/graveyard.h). It is then used again. Freeing device memory would wait for all work of the device, and that work
@@ -15,12 +15,15 @@
 #include <cstddef>
 #include <list>
 #include <memory>
+#include <unordered_map>
 
 #include "cuda/errors.h"
 #include "cuda/handles.h"
 #include "cuda/mutex.h"
 
 namespace graphcache {
+
+inline constexpr int kHostMemory = -1;  // Stands for host memory where a device number is expected.
 
 // Shared by a cache and the blocks that it has taken, which may outlive the cache. Thread-safe.
 class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
@@ -30,12 +33,18 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
 
   std::atomic<cudaError_t> late_error{cudaSuccess};  // Of a launch whose executable is gone.
 
-  ~DeviceMemory() { trim(); }
+  explicit DeviceMemory(int device) : device_(device) {}
+  ~DeviceMemory();
 
   // How much take() takes for so many bytes: a power of two, so that few sizes differ.
   static std::size_t taken(std::size_t bytes) { return std::bit_ceil(std::max(bytes, kLeast)); }
   // Takes memory of the current device, or host memory that it can write to.
   CallResult take(std::size_t bytes, Block* out, bool of_host = false) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Two bytes of a device or of the host (kHostMemory), which are the same at each call. Copies and sets of 0 bytes
+  // write one byte there instead (docs/semantics.md). Disabling such nodes would be wrong: a disabled set does not
+  // order what follows it after what precedes it (docs/semantics.md).
+  CallResult scratch(int device, unsigned char** out) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The stream of copies, and of warm()'s uploads: the caller's may be busy for long. It is of the device that was
   // current at the first call.
@@ -60,11 +69,15 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   };
   using Pieces = std::list<Piece>;
 
+  static CallResult allocate(Piece* piece);
+  static void free(const Piece& piece);
   void give(Pieces::iterator piece) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
 
+  const int device_;
   Mutex mutex_;
   OwnedStream stream_ ABSL_GUARDED_BY(mutex_);  // Made at its first use.
   Pieces free_ ABSL_GUARDED_BY(mutex_), taken_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<int, Piece> scratch_ ABSL_GUARDED_BY(mutex_);  // Keyed by device.
 };
 
 }  // namespace graphcache

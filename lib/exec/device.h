@@ -1,13 +1,15 @@
 // What a cache has on its device besides graphs and executables.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
 #include "cuda/device_memory.h"
 #include "exec/executable.h"
 #include "exec/graveyard.h"
-#include "exec/updater_code.h"
 #include "graph/write.h"
 #include "graphcache/options.h"
 
@@ -16,8 +18,7 @@ namespace graphcache {
 struct Device {
   // `options` name the actual device.
   explicit Device(const Options& options)
-      : scratch(options.device),
-        memory(std::make_shared<DeviceMemory>()),
+      : memory(std::make_shared<DeviceMemory>(options.device)),
         setter(options.device, memory, options.capture_mode),
         graveyard(options.device) {}
 
@@ -37,16 +38,15 @@ struct Device {
   // the graveyard.
   void abandon() {
     graveyard.abandon();
-    scratch.abandon();
-    updater.abandon();
     setter.abandon();
+    updater_refused = cudaSuccess;
     memory->abandon();
   }
 
-  Scratch scratch;                             // Memory for copies and sets of 0 bytes.
-  const std::shared_ptr<DeviceMemory> memory;  // Device memory of updater nodes.
-  Updater updater;                             // The kernels of updater nodes.
-  Setter setter;                               // The kernels of Recorder::write().
+  const std::shared_ptr<DeviceMemory> memory;  // Device memory that launches use.
+  Setter setter;                               // The library's kernels.
+  // Why the driver has refused the kernels of updater nodes, or success. It is not asked again in this context.
+  std::atomic<cudaError_t> updater_refused{cudaSuccess};
   Graveyard graveyard;
 };
 

@@ -46,9 +46,9 @@ bool may_be_pageable(const void* memory) {
 }  // namespace
 
 cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Content> content, unsigned long long flags,
-                                    Scratch& scratch, std::unique_ptr<Executable>* out) {
+                                    DeviceMemory& memory, std::unique_ptr<Executable>* out) {
   // Allocated first, because this may throw.
-  std::unique_ptr<Executable> executable(new Executable(scratch));
+  std::unique_ptr<Executable> executable(new Executable(memory));
   executable->hold(std::move(content));
   const cudaError_t error = graphcache::instantiate(base.graph, flags, &executable->exec_);
   if (error != cudaSuccess) return error;
@@ -154,8 +154,8 @@ CallResult Executable::set_memcpy(const SlotNode& node) {
   if (bytes > kMostBytes) return {kCall, cudaErrorInvalidValue, /*latches=*/false};
   if (bytes == 0) {
     unsigned char *to = nullptr, *from = nullptr;
-    if (const CallResult made = scratch_.bytes(node.dst_device, &to); made.error != cudaSuccess) return made;
-    if (const CallResult made = scratch_.bytes(node.src_device, &from); made.error != cudaSuccess) return made;
+    if (const CallResult made = memory_.scratch(node.dst_device, &to); made.error != cudaSuccess) return made;
+    if (const CallResult made = memory_.scratch(node.src_device, &from); made.error != cudaSuccess) return made;
     dst = to;
     src = from + 1;
     bytes = 1;
@@ -173,39 +173,11 @@ CallResult Executable::set_memset(const SlotNode& node) {
   if (params.elementSize == 1) params.value = static_cast<unsigned char>(params.value);
   if (params.width == 0) {
     unsigned char* dst = nullptr;
-    if (const CallResult made = scratch_.bytes(node.dst_device, &dst); made.error != cudaSuccess) return made;
+    if (const CallResult made = memory_.scratch(node.dst_device, &dst); made.error != cudaSuccess) return made;
     params.dst = dst;
     params.width = 1;
   }
   return {kCall, cudaGraphExecMemsetNodeSetParams(exec_.get(), base_.nodes[node.index], &params)};
-}
-
-CallResult Scratch::bytes(int device, unsigned char** out) {
-  const bool of_host = device == kHostMemory;
-  MutexLock lock(mutex_);
-  void* memory = of_host ? of_host_.get() : of_devices_[device].get();
-  if (memory == nullptr) {
-    const LastErrorGuard last_error;  // A hit has no guard.
-    const DeviceGuard current(of_host ? device_ : device);
-    const CallResult& entered = current.result();
-    if (entered.error != cudaSuccess) return {entered.call, entered.error, /*latches=*/false};
-    RelaxedCaptureMode relaxed;
-    const cudaError_t error = of_host ? cudaMallocHost(&memory, 2) : cudaMalloc(&memory, 2);
-    if (error != cudaSuccess) return {of_host ? "cudaMallocHost" : "cudaMalloc", error, /*latches=*/false};
-    if (of_host) {
-      of_host_ = Owned<void*, cudaFreeHost>(memory);
-    } else {
-      of_devices_[device] = Owned<void*, cudaFree>(memory);
-    }
-  }
-  *out = static_cast<unsigned char*>(memory);
-  return {};
-}
-
-void Scratch::abandon() {
-  MutexLock lock(mutex_);
-  of_host_.release();
-  for (auto& [device, bytes] : of_devices_) bytes.release();
 }
 
 cudaError_t Executable::launch(const LaunchStream& stream) {

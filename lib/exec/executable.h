@@ -1,7 +1,6 @@
 // An executable and what it holds: changing its values, bringing it over to a sibling's graph, and launching it.
 #pragma once
 
-#include <absl/base/thread_annotations.h>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -9,34 +8,13 @@
 #include <cstring>
 #include <memory>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
 #include "cuda/device_memory.h"
-#include "cuda/mutex.h"
 #include "graph/template.h"
 #include "graphcache/detail/call.h"
 
 namespace graphcache {
-
-// Scratch memory for copies and sets of 0 bytes, which write one byte there instead. There is one block for each
-// device, and one of pinned host memory (docs/semantics.md). Disabling such nodes instead would be wrong: a disabled
-// set does not order what follows it after what precedes it (docs/semantics.md). Thread-safe.
-class Scratch {
- public:
-  explicit Scratch(int device) : device_(device) {}
-
-  // Two bytes of a device or of the host (kHostMemory), allocated at the first call and freed by the destructor.
-  CallResult bytes(int device, unsigned char** out) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Drops the handles after a fatal error.
-  void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
-
- private:
-  const int device_;
-  Mutex mutex_;
-  Owned<void*, cudaFreeHost> of_host_ ABSL_GUARDED_BY(mutex_);
-  std::unordered_map<int, Owned<void*, cudaFree>> of_devices_ ABSL_GUARDED_BY(mutex_);
-};
 
 // The result of bringing an executable over to a sibling's graph.
 struct BroughtOver {
@@ -57,10 +35,10 @@ class Executable {
  public:
   virtual ~Executable() = default;
 
-  // Instantiates `base`, a graph of the device of `scratch`. The executable keeps the base, because only the base's
+  // Instantiates `base`, a graph of the device of `memory`. The executable keeps the base, because only the base's
   // node handles can patch it (fact 12). On failure `base` is unchanged.
   static cudaError_t instantiate(Template& base, std::shared_ptr<const Content> content, unsigned long long flags,
-                                 Scratch& scratch, std::unique_ptr<Executable>* out);
+                                 DeviceMemory& memory, std::unique_ptr<Executable>* out);
 
   // This executable if the device updates it, else null.
   virtual UpdatedExecutable* updated() { return nullptr; }
@@ -116,7 +94,7 @@ class Executable {
  protected:
   friend class StructureChecker;
 
-  explicit Executable(Scratch& scratch) : scratch_(scratch) {}
+  explicit Executable(DeviceMemory& memory) : memory_(memory) {}
 
   void hold(std::shared_ptr<const Content> content);
   CallResult patch_node(const SlotNode& node, const detail::Call& call, std::size_t* patched_nodes);
@@ -124,7 +102,7 @@ class Executable {
   CallResult set_node(const SlotNode& node);
   CallResult set_kernel(cudaGraphNode_t node, const CUDA_KERNEL_NODE_PARAMS& params);
 
-  Scratch& scratch_;
+  DeviceMemory& memory_;
   Template base_;
   DeviceMemory::Block error_;  // The word of host memory that an updater node writes errors to, or null.
   GraphExec exec_;             // Destroyed before its base (law 8).

@@ -8,20 +8,6 @@ namespace {
 
 std::size_t aligned(std::size_t bytes) { return detail::align_up(bytes, updater::kSetAlignment); }
 
-bool same(const SlotNode& a, const SlotNode& b) {
-  return a.index == b.index && a.type == b.type && a.function == b.function && a.foreign == b.foreign &&
-         a.fields == b.fields && a.fields_size == b.fields_size && a.first_argument == b.first_argument &&
-         a.argument_count == b.argument_count && a.first_binding == b.first_binding &&
-         a.binding_count == b.binding_count;
-}
-
-// Whether the same nodes follow the same slots.
-bool same(const Slots& a, const Slots& b) {
-  const auto equal = [](const SlotNode& x, const SlotNode& y) { return same(x, y); };
-  return a.arguments == b.arguments && a.bindings == b.bindings &&
-         std::equal(a.nodes.begin(), a.nodes.end(), b.nodes.begin(), b.nodes.end(), equal);
-}
-
 }  // namespace
 
 bool is_grid(const SlotNode& node, const Binding& binding) {
@@ -46,7 +32,8 @@ bool device_can_write(const Slots& slots, const SlotNode& node) {
 bool ParameterTable::can_hold(const Content& to) const {
   const Content& base = *base_;
   if (to.nodes.size() != base.nodes.size() || to.values.size() != base.values.size()) return false;
-  if (!same(base.slots, to.slots)) return false;
+  const Slots &a = base.slots, &b = to.slots;
+  if (a.nodes != b.nodes || a.arguments != b.arguments || a.bindings != b.bindings) return false;
   auto next = written_.nodes.begin();
   for (std::uint32_t i = 0; i < base.nodes.size(); ++i) {
     Change written = Change::kNone;
@@ -130,38 +117,34 @@ bool ParameterTable::fill(const updater::Piece& piece, const Content& of, std::u
 
 // Pieces that do not differ from the base are left out, unless the set is to be whole.
 ParameterTable::Set ParameterTable::make_set(const Content& of, bool whole) const {
-  Set built;
   std::vector<unsigned> sources(written_.pieces.size());
   std::size_t end = aligned(sources.size() * sizeof(unsigned));
-  built.bytes.resize(end);
+  Set built(end);
   auto piece = written_.pieces.begin();
   for (const WrittenNodes::Node& node : written_.nodes) {
-    bool differs = false;
     for (std::uint32_t k = 0; k < node.pieces; ++k, ++piece) {
       unsigned char bytes[updater::kPiece] = {};
       if (!fill(*piece, of, node.index, bytes) && !whole) continue;
-      differs = true;
       sources[static_cast<std::size_t>(piece - written_.pieces.begin())] = static_cast<unsigned>(end);
-      built.bytes.insert(built.bytes.end(), bytes, bytes + aligned(piece->size));
-      end = built.bytes.size();
+      built.insert(built.end(), bytes, bytes + aligned(piece->size));
+      end = built.size();
     }
-    built.differing += differs ? 1 : 0;
   }
-  std::memcpy(built.bytes.data(), sources.data(), sources.size() * sizeof(unsigned));
+  std::memcpy(built.data(), sources.data(), sources.size() * sizeof(unsigned));
   return built;
 }
 
 CallResult ParameterTable::add(const Content& of, const Set& set, DeviceMemory& memory, Event* ready) {
-  const std::size_t bytes = set.bytes.size();
+  const std::size_t bytes = set.size();
   if (bytes > free_.size()) {
     const std::size_t size = std::max(kChunk, bytes);
     DeviceMemory::Block& chunk = chunks_.emplace_back();
     if (const CallResult taken = memory.take(size, &chunk); taken.error != cudaSuccess) return taken;
     free_ = {static_cast<unsigned char*>(chunk.get()), size};
   }
-  const CallResult done = memory.copy(free_.data(), set.bytes.data(), bytes, ready);
+  const CallResult done = memory.copy(free_.data(), set.data(), bytes, ready);
   if (done.error != cudaSuccess) return done;
-  places_[of.id] = {free_.data(), set.differing};
+  places_[of.id] = free_.data();
   free_ = free_.subspan(bytes);
   return done;
 }

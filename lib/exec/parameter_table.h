@@ -59,10 +59,7 @@ class ParameterTable {
   bool can_hold(const Content& to) const;
 
   // A set in host memory.
-  struct Set {
-    std::vector<unsigned char> bytes;
-    std::size_t differing = 0;  // Number of nodes that differ from the base.
-  };
+  using Set = std::vector<unsigned char>;
   // What the content has different from the base, or, if it is to be whole, all pieces.
   Set make_set(const Content& of, bool whole = false) const;
 
@@ -75,12 +72,8 @@ class ParameterTable {
   // Adds the content's set, by a copy that its launches must follow. `ready` marks its end.
   CallResult add(const Content& of, const Set& set, DeviceMemory& memory, Event* ready);
 
-  struct Place {
-    updater::ParameterSet set = nullptr;  // Null for the base's.
-    std::size_t differing = 0;
-  };
-  // REQUIRES: has(of). The base always has a set.
-  const Place& find(const Content& of) const { return places_.at(of.id); }
+  // Null for the base's. REQUIRES: has(of).
+  updater::ParameterSet find(const Content& of) const { return places_.at(of.id); }
 
  private:
   bool fill(const updater::Piece& piece, const Content& of, std::uint32_t index, unsigned char* out) const;
@@ -88,7 +81,7 @@ class ParameterTable {
   const std::shared_ptr<const Content> base_;
   const WrittenNodes written_;
 
-  std::unordered_map<std::uint64_t, Place> places_{{base_->id, {}}};  // Keyed by the content's id.
+  std::unordered_map<std::uint64_t, updater::ParameterSet> places_{{base_->id, nullptr}};  // Keyed by the content's id.
   std::vector<DeviceMemory::Block> chunks_;
   std::span<unsigned char> free_;  // The free part of the last chunk.
 };

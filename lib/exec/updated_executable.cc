@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "cuda/compat.h"
 #include "cuda/driver.h"
 #include "cuda/errors.h"
+#include "updater_image.h"
 
 namespace graphcache {
 namespace {
@@ -60,6 +62,51 @@ CallResult dependencies_of(cudaGraphNode_t node, std::vector<cudaGraphNode_t>* o
   std::vector<cudaGraphEdgeData> edges(count);
   if (error == cudaSuccess && count != 0) error = node_dependencies(node, out->data(), edges.data(), &count);
   return {"cudaGraphNodeGetDependencies", error};
+}
+
+// Whether the device can set the grid of a kernel node. It cannot for kernels with clusters, cooperative kernels, and
+// kernels that use dynamic parallelism: without any error, other blocks would run than were set (docs/semantics.md).
+// `plain` is updater::kPlainName. `probed` caches the results for the functions of one graph.
+using Probed = std::unordered_map<const void*, bool>;
+CallResult can_set_grid(cudaGraphNode_t node, cudaKernel_t plain, Probed* probed, bool* can) {
+  *can = false;
+  for (const CUlaunchAttributeID id : {CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE}) {
+    CUlaunchAttributeValue value;
+    bool is_set = false;
+    if (driver().read_attribute(node, id, &value, &is_set) != CUDA_SUCCESS || is_set) return {};
+  }
+  CUDA_KERNEL_NODE_PARAMS params = {};
+  if (driver().kernel_params(node, &params) != CUDA_SUCCESS) return {};
+  const void* const function = params.func != nullptr ? static_cast<const void*>(params.func) : params.kern;
+  if (const auto known = probed->find(function); known != probed->end()) {
+    *can = known->second;
+    return {};
+  }
+  // CUDA offers no query for kernels that use the device runtime (dynamic parallelism), so we probe: we try to set the
+  // kernel into a node of a scratch executable. A node whose kernel did not use the device runtime refuses a kernel
+  // that does (cudaGraphExecKernelNodeSetParams).
+  LastErrorGuard last_error;
+  cudaGraph_t made = nullptr;
+  if (const cudaError_t error = cudaGraphCreate(&made, 0); error != cudaSuccess) return {"cudaGraphCreate", error};
+  OwnedGraph graph(made);
+  GraphExec probe;
+  CUDA_KERNEL_NODE_PARAMS nothing = driver_params(dim3(1), dim3(1), 0, nullptr);
+  nothing.kern = plain;
+  cudaGraphNode_t plain_node = nullptr;
+  CallResult done = add_library_kernel(&plain_node, graph.get(), nothing);
+  if (done.error == cudaSuccess) done = {"cudaGraphInstantiate", instantiate(graph, 0, &probe)};
+  if (done.error == cudaSuccess) {
+    const auto answer = static_cast<cudaError_t>(driver().set_kernel_node(probe.get(), plain_node, &params));
+    *can = answer == cudaSuccess;
+    if (is_fatal(answer) || answer == cudaErrorMemoryAllocation)
+      done = {"cudaGraphExecKernelNodeSetParams, by the driver", answer, false};
+  }
+  if (done.error == cudaSuccess) probed->emplace(function, *can);
+  if (is_fatal(done.error)) {
+    graph.release();
+    probe.release();
+  }
+  return done;
 }
 
 // All nodes that the updater writes must wait for it. If a graph begins with one root and reaches all written nodes
@@ -118,7 +165,7 @@ CallResult UpdatedExecutable::instantiate(Template& from, std::shared_ptr<const 
   executable->hold(std::move(content));
   Template& base = executable->base_;
   CallResult done = from.clone(&base);
-  if (done.error == cudaSuccess) done = executable->add_updater_node(device.updater, with_table);
+  if (done.error == cudaSuccess) done = executable->add_updater_node(device, with_table);
   if (done.error == cudaSuccess) {
     // Without this flag a grid that the device has written is lost when the next launch is on a stream of another
     // priority (docs/semantics.md).
@@ -179,9 +226,14 @@ bool UpdatedExecutable::plan_slots(const SlotNode& node, std::vector<updater::Up
 
 // Makes the slot nodes of the base device-updatable (with a table, the other kernel nodes as well) and adds the updater
 // node.
-CallResult UpdatedExecutable::add_updater_node(Updater& updater, bool with_table) {
+CallResult UpdatedExecutable::add_updater_node(Device& device, bool with_table) {
+  DeviceCode& kernels = device.setter.code(updater_image);
   cudaKernel_t plain = nullptr;
-  CallResult done = updater.find(updater::kPlainName, &plain, &code_);
+  CallResult done{"cuLibraryLoadData", device.updater_refused, false};
+  if (done.error == cudaSuccess) {
+    done = kernels.find(updater::kPlainName, &plain, &code_);
+    device.updater_refused = done.error;
+  }
   WrittenNodes written;
   if (done.error == cudaSuccess) done = make_updatable(plain, with_table, &written);
   if (done.error != cudaSuccess) return done;
@@ -195,7 +247,7 @@ CallResult UpdatedExecutable::add_updater_node(Updater& updater, bool with_table
   node_params_ = driver_params(dim3(blocks()), dim3(updater::kThreads), 0, arguments_);
   node_params_.ctx = current_context();  // For patches: the current one at a hit may be another device's.
   if (with_table) table_ = std::make_unique<ParameterTable>(content_, written);
-  done = updater.find(kNames[size - kSizes], &node_params_.kern, &code_);
+  done = kernels.find(kNames[size - kSizes], &node_params_.kern, &code_);
   if (done.error == cudaSuccess) done = upload_plan(written);
   bool changed = false;
   if (done.error == cudaSuccess) done = write(content_->values.data(), &changed);
@@ -273,12 +325,12 @@ CallResult UpdatedExecutable::upload_plan(const WrittenNodes& written) {
     return at;
   };
   const std::size_t pieces_at = append(written.pieces), updates_at = append(written.updates);
-  std::vector<unsigned char> base;
-  if (table_ != nullptr) base = table_->make_set(*content_, /*whole=*/true).bytes;
+  ParameterTable::Set base;
+  if (table_ != nullptr) base = table_->make_set(*content_, /*whole=*/true);
   const std::size_t base_at = append(base);
 
-  CallResult taken = memory_->take(host.size(), &plan_);
-  if (taken.error == cudaSuccess) taken = memory_->take(sizeof(int), &error_, /*of_host=*/true);
+  CallResult taken = memory_.take(host.size(), &plan_);
+  if (taken.error == cudaSuccess) taken = memory_.take(sizeof(int), &error_, /*of_host=*/true);
   if (taken.error != cudaSuccess) return taken;
   plan.error = static_cast<int*>(error_.get());
   *plan.error = cudaSuccess;
@@ -287,7 +339,7 @@ CallResult UpdatedExecutable::upload_plan(const WrittenNodes& written) {
   plan.pieces = reinterpret_cast<const updater::Piece*>(device + pieces_at);
   plan.updates = reinterpret_cast<const updater::Update*>(device + updates_at);
   plan.base = base.empty() ? nullptr : device + base_at;
-  return memory_->copy(device, host.data(), host.size(), &ready_);
+  return memory_.copy(device, host.data(), host.size(), &ready_);
 }
 
 // Grids are checked here, because the device would report an error only later.
@@ -309,7 +361,7 @@ CallResult UpdatedExecutable::write(const unsigned char* values, bool* changed) 
 
 UpdatedExecutable::~UpdatedExecutable() {
   exec_ = {};  // Before what its launches use. They are over then.
-  if (const cudaError_t error = take_device_error(); error != cudaSuccess) memory_->late_error = error;
+  if (const cudaError_t error = take_device_error(); error != cudaSuccess) memory_.late_error = error;
 }
 
 CallResult UpdatedExecutable::patch(const detail::Call& call, std::size_t* patched_nodes) {
@@ -326,11 +378,8 @@ CallResult UpdatedExecutable::patch(const detail::Call& call, std::size_t* patch
   if (const CallResult written = write(call.values, &changed); written.error != cudaSuccess) return written;
   *patched_nodes += changed ? slots_.nodes.size() - others_.size() : 0;
   if (table_ != nullptr) {
-    const ParameterTable::Place& place = table_->find(*content_);
-    if (std::exchange(parameter().set, place.set) != place.set) {
-      *patched_nodes += place.differing;
-      changed = true;
-    }
+    const updater::ParameterSet set = table_->find(*content_);
+    changed |= std::exchange(parameter().set, set) != set;
   }
   if (changed) {
     if (++parameter().token == 0) parameter().token = 1;  // 0 stands in a new plan: the first launch writes nothing.
@@ -360,7 +409,7 @@ BroughtOver UpdatedExecutable::switch_set(std::shared_ptr<const Content> to, con
 
 CallResult UpdatedExecutable::add_set(const Content& of, const ParameterTable::Set& set) {
   RelaxedCaptureMode relaxed;
-  return table_->add(of, set, *memory_, &ready_);
+  return table_->add(of, set, memory_, &ready_);
 }
 
 }  // namespace graphcache

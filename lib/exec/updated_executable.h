@@ -16,7 +16,6 @@
 #include "exec/executable.h"
 #include "exec/parameter_table.h"
 #include "exec/updater.h"
-#include "exec/updater_code.h"
 
 namespace graphcache {
 
@@ -60,8 +59,8 @@ class UpdatedExecutable final : public Executable {
     bool is_grid;
   };
 
-  explicit UpdatedExecutable(Device& device) : Executable(device.scratch), memory_(device.memory) {}
-  CallResult add_updater_node(Updater& updater, bool with_table);
+  explicit UpdatedExecutable(Device& device) : Executable(*device.memory) {}
+  CallResult add_updater_node(Device& device, bool with_table);
   CallResult make_updatable(cudaKernel_t plain, bool with_table, WrittenNodes* out);
   CallResult add_to_base(const WrittenNodes& written);
   bool plan_slots(const SlotNode& node, std::vector<updater::Update>* updates);
@@ -74,7 +73,6 @@ class UpdatedExecutable final : public Executable {
   unsigned blocks() const { return (parameter().plan.piece_count + updater::kThreads - 1) / updater::kThreads; }
 
   std::shared_ptr<void> code_;
-  const std::shared_ptr<DeviceMemory> memory_;
   std::vector<Source> sources_;
   std::uint32_t parameter_size_ = 0;   // Size of the values in the kernel's parameter.
   std::vector<std::uint32_t> others_;  // Indices of the slot nodes that the host sets.

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "cuda/compat.h"
+#include "cuda/device_memory.h"
 #include "cuda/errors.h"
 #include "cuda/handles.h"
 #include "graphcache/key.h"
@@ -77,7 +78,6 @@ struct Binding {
 };
 
 inline constexpr std::size_t kMostBytes = SIZE_MAX / 2;  // Of a copy or set. More is a negative number.
-inline constexpr int kHostMemory = -1;                   // Stands for host memory where a device number is expected.
 
 // A node that holds values of slots.
 struct SlotNode {
@@ -97,6 +97,8 @@ struct SlotNode {
   std::uint32_t fields_size = 0;
   std::uint32_t first_argument = 0, argument_count = 0;
   std::uint32_t first_binding = 0, binding_count = 0;
+
+  bool operator==(const SlotNode&) const = default;
 };
 
 // Pointers to a kernel's arguments, in the form that a launch takes.

@@ -1,4 +1,4 @@
-// The kernels that a recorder adds to a graph: those of Recorder::write() (setter.cu) and of components.
+// The kernels of the library: those of Recorder::write() (setter.cu), of components and of updater nodes.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -107,7 +107,7 @@ absl::Status Run::launch_once() {
     Audience::Span span(*core_.audience, event_of(EventKind::kInstantiate));
     const auto instantiate = [&] {
       const RelaxedCaptureMode relaxed;
-      return Executable::instantiate(made.graph, content, core_.options.instantiate_flags, core_.device->scratch,
+      return Executable::instantiate(made.graph, content, core_.options.instantiate_flags, *core_.device->memory,
                                      &once);
     };
     cudaError_t error = instantiate();

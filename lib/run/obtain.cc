@@ -14,33 +14,6 @@
 
 namespace graphcache {
 
-// Gets an executable for the entry, which has a template, and launches it.
-absl::StatusOr<Outcome> Run::bring_back(Outcome by_sibling, Outcome by_own) {
-  if (absl::Status lost = find_family(); !lost.ok()) return failed(std::move(lost));
-  bool is_own = false;
-  std::optional<CallResult> got;
-  while (!got) {  // Repeats after each refusal.
-    Held lender(nullptr, {core_});
-    ParameterTable::Set set;
-    std::optional<Plan> plan = decide(lender, set, /*may_evict=*/true);
-    if (!plan) {
-      if (!make_set(lender, &set)) continue;
-      plan = decide(lender, set, /*may_evict=*/true);
-    }
-    is_own = plan->action != Plan::Action::kBorrow;
-    if (is_own) lender.reset();
-    if (plan->action == Plan::Action::kDirect) return run_directly(EagerReason::kBudget);
-    got = is_own ? buy(*plan, /*may_evict=*/true) : take_over(lender, *plan, set);
-  }
-  if (got->error != cudaSuccess) {
-    const bool is_of_memory = is_own && got->error == cudaErrorMemoryAllocation;
-    return replay_failed(*got, is_of_memory ? EagerReason::kOutOfMemory : EagerReason::kRefused,
-                         /*is_unfit=*/is_own && !is_of_memory);
-  }
-  // A new executable holds the captured values, and is patched.
-  return launch(is_own ? by_own : by_sibling);
-}
-
 // The entry, which has a template and no executable, joins the family of the stream, if it can have siblings.
 absl::Status Run::find_family() {
   const cudaError_t error = where_.find_id();
@@ -81,7 +54,7 @@ bool Run::make_set(const Held& lender, ParameterTable::Set* set) {
 
 // See Store::decide(). What the plan evicts is gone, and the lender that it borrows from is held.
 std::optional<Plan> Run::decide(Held& lender, const ParameterTable::Set& set, bool may_evict) {
-  Store::Decision made = core_.store.decide(entry_.get(), lender.get(), set.bytes.size(), may_evict);
+  Store::Decision made = core_.store.decide(entry_.get(), lender.get(), set.size(), may_evict);
   for (Entry* const victim : made.victims) evict(victim, /*unlocks=*/victim != lender.get());
   if (made.lender != lender.get()) lender.reset(made.lender);
   if (made.plan && made.plan->action == Plan::Action::kBorrow) {
@@ -215,17 +188,17 @@ CallResult Run::instantiate(Plan& plan) {
     plan.writes_slots = false;
     core_.store.refuse(entry_.get(), &Policy::refuse_device_updates);
   }
-  return {"cudaGraphInstantiate", Executable::instantiate(of.graph, of.content, flags, device.scratch, &of.executable)};
+  return {"cudaGraphInstantiate", Executable::instantiate(of.graph, of.content, flags, *device.memory, &of.executable)};
 }
 
 // Adds the entry's set to the lender's table, if it has one and there is room.
 absl::Status Run::warm_set(Held& lender) {
   ParameterTable::Set set;
-  if (!make_set(lender, &set) || set.bytes.empty()) return absl::OkStatus();
-  if (!core_.store.add_set(lender.get(), set.bytes.size())) return absl::OkStatus();
+  if (!make_set(lender, &set) || set.empty()) return absl::OkStatus();
+  if (!core_.store.add_set(lender.get(), set.size())) return absl::OkStatus();
   const CallResult done = executable_of(*lender)->updated()->add_set(*own().content, set);
   if (done.error == cudaSuccess) return absl::OkStatus();
-  if (!is_fatal(done.error)) core_.store.take_back_set(lender.get(), set.bytes.size());
+  if (!is_fatal(done.error)) core_.store.take_back_set(lender.get(), set.size());
   return failed(cuda_failure(done.call, done.error));
 }
 

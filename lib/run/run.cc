@@ -172,6 +172,33 @@ absl::Status Run::capture_template() {
   return absl::OkStatus();
 }
 
+// Gets an executable for the entry, which has a template, and launches it.
+absl::StatusOr<Outcome> Run::bring_back(Outcome by_sibling, Outcome by_own) {
+  if (absl::Status lost = find_family(); !lost.ok()) return failed(std::move(lost));
+  bool is_own = false;
+  std::optional<CallResult> got;
+  while (!got) {  // Repeats after each refusal.
+    Held lender(nullptr, {core_});
+    ParameterTable::Set set;
+    std::optional<Plan> plan = decide(lender, set, /*may_evict=*/true);
+    if (!plan) {
+      if (!make_set(lender, &set)) continue;
+      plan = decide(lender, set, /*may_evict=*/true);
+    }
+    is_own = plan->action != Plan::Action::kBorrow;
+    if (is_own) lender.reset();
+    if (plan->action == Plan::Action::kDirect) return run_directly(EagerReason::kBudget);
+    got = is_own ? buy(*plan, /*may_evict=*/true) : take_over(lender, *plan, set);
+  }
+  if (got->error != cudaSuccess) {
+    const bool is_of_memory = is_own && got->error == cudaErrorMemoryAllocation;
+    return replay_failed(*got, is_of_memory ? EagerReason::kOutOfMemory : EagerReason::kRefused,
+                         /*is_unfit=*/is_own && !is_of_memory);
+  }
+  // A new executable holds the captured values, and is patched.
+  return launch(is_own ? by_own : by_sibling);
+}
+
 // Patches what has changed and launches. Returns `outcome`, or kPatched if that is kReplayed and something had changed.
 absl::StatusOr<Outcome> Run::launch(Outcome outcome) {
   Executable& executable = *own().executable;

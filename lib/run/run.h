@@ -67,6 +67,7 @@ class Run {
   absl::StatusOr<Outcome> run_slowly();
   absl::StatusOr<Outcome> record();
   absl::Status capture_template();
+  absl::StatusOr<Outcome> bring_back(Outcome by_sibling, Outcome by_own);
   absl::StatusOr<Outcome> launch(Outcome outcome);
   absl::StatusOr<Outcome> replay_failed(const CallResult& result, EagerReason reason, bool is_unfit = false);
   absl::StatusOr<Outcome> call_again(const absl::Status& why);
@@ -107,7 +108,6 @@ class Run {
   std::optional<absl::StatusOr<Outcome>> record_again(std::string* found);
 
   // ---- Getting an executable (obtain.cc) ----
-  absl::StatusOr<Outcome> bring_back(Outcome by_sibling, Outcome by_own);
   absl::Status find_family();
   void read_graph(Entry& entry);
   bool make_set(const Held& lender, ParameterTable::Set* set);

@@ -114,9 +114,9 @@ TEST_F(SignatureTest, RefusedUpdatesReportTheirReason) {
     SCOPED_TRACE(one.why);
     Described from = described(one.from);
     const Described to = described(one.to);
-    Scratch scratch(0);
+    DeviceMemory of_cache(0);
     std::unique_ptr<Executable> executable;
-    CUDA_OK(Executable::instantiate(from.graph, std::make_shared<Content>(from.content), 0, scratch, &executable));
+    CUDA_OK(Executable::instantiate(from.graph, std::make_shared<Content>(from.content), 0, of_cache, &executable));
     if (one.injected != cudaSuccess) hostrt::fail_call("cudaGraphExecUpdate", 1, one.injected);
     const BroughtOver brought = executable->bring_over(to.graph, std::make_shared<Content>(to.content), detail::Call());
     EXPECT_NE(brought.result.error, cudaSuccess);
