@@ -180,13 +180,15 @@ CallResult Executable::set_memset(const SlotNode& node) {
   return {kCall, cudaGraphExecMemsetNodeSetParams(exec_.get(), base_.nodes[node.index], &params)};
 }
 
-cudaError_t Executable::launch(const LaunchStream& stream) {
-  const cudaError_t error = cudaGraphLaunch(exec_.get(), stream.handle);
-  if (error != cudaSuccess) return error;
+CallResult Executable::launch(const LaunchStream& stream) {
+  CallResult done;
+  if (ready_ != nullptr) done = {"cudaStreamWaitEvent", cudaStreamWaitEvent(stream.handle, ready_.get(), 0)};
+  if (done.error == cudaSuccess) done = {"cudaGraphLaunch", cudaGraphLaunch(exec_.get(), stream.handle)};
+  if (done.error != cudaSuccess) return done;
   in_place_ = true;
   ready_ = {};
   stream_.follow(stream);
-  return error;
+  return done;
 }
 
 CallResult Executable::put_in_place(cudaStream_t stream) {

@@ -66,14 +66,8 @@ class Executable {
   // that does not leave it whole it must not be launched again.
   BroughtOver bring_over(const Template& graph, std::shared_ptr<const Content> to, const detail::Call& call);
 
-  // Orders the next launch behind the copies that the executable needs. Later launches follow that one and need nothing
-  // more (fact 15).
-  CallResult get_ready(cudaStream_t stream) {
-    if (ready_.get() == nullptr) return {};
-    return {"cudaStreamWaitEvent", cudaStreamWaitEvent(stream, ready_.get(), 0)};
-  }
-  // Call get_ready() before.
-  cudaError_t launch(const LaunchStream& stream);
+  // Behind the copies that the executable needs. Later launches follow this one and need nothing more (fact 15).
+  CallResult launch(const LaunchStream& stream);
   // Uploads an executable that was never launched, and waits for that and for earlier copies on the stream.
   CallResult put_in_place(cudaStream_t stream);
   // The upload runs after the executable's launches, whatever their streams (docs/semantics.md).

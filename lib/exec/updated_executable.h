@@ -45,7 +45,7 @@ class UpdatedExecutable final : public Executable {
   // After a failure it must not be launched again.
   BroughtOver switch_set(std::shared_ptr<const Content> to, const detail::Call& call);
 
-  // Adds the set of `of` to the table. The next launch must follow its copy: see get_ready().
+  // Adds the set of `of` to the table. The next launch follows its copy.
   CallResult add_set(const Content& of, const ParameterTable::Set& set);
 
   // Does nothing if set and values are those of the last call. Else adds to `patched_nodes` the number of nodes that

@@ -124,8 +124,7 @@ absl::Status Run::launch_once() {
   core_.store.count(&Stats::instantiations);
   Audience::Span span(*core_.audience, event_of(EventKind::kLaunch));
   if (!span.refused().ok()) return span.refused();
-  const cudaError_t error = once->launch(where_);
-  if (error != cudaSuccess) span.event.status = cuda_failure("cudaGraphLaunch", error);
+  span.event.status = once->launch(where_).status();
   return span.event.status;
 }
 

@@ -220,9 +220,6 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome) {
     if (result.error != cudaSuccess) return replay_failed(result, EagerReason::kRefused);
     if (patched != 0 && outcome == Outcome::kReplayed) outcome = Outcome::kPatched;
   }
-  if (const CallResult result = executable.get_ready(stream_); result.error != cudaSuccess) {
-    return replay_failed(result, EagerReason::kLaunchFailed);
-  }
   std::optional<Audience::Span> span;
   if (core_.audience->wants_launches()) {
     CacheEvent event = Core::event_of(EventKind::kLaunch, *entry_);
@@ -234,12 +231,12 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome) {
   if (!executable.is_in_place()) {
     first.emplace(core_, EventKind::kUpload, *entry_, &Stats::first_launch_time);
   }
-  const cudaError_t error = executable.launch(where_);
-  if (first) first->done({"cudaGraphLaunch", error});
+  const CallResult launched = executable.launch(where_);
+  if (first) first->done(launched);
   first.reset();
-  if (span && error != cudaSuccess) span->event.status = cuda_failure("cudaGraphLaunch", error);
+  if (span) span->event.status = launched.status();
   span.reset();
-  if (error != cudaSuccess) return replay_failed({"cudaGraphLaunch", error}, EagerReason::kLaunchFailed);
+  if (launched.error != cudaSuccess) return replay_failed(launched, EagerReason::kLaunchFailed);
   if (!executable.formers().empty()) core_.device->graveyard.keep_until_done(executable.formers(), own().stream);
   // From now on hits on this stream launch the executable as it is, if it holds their values. But the errors of an
   // updater node must be checked before each launch, and cudaStreamPerThread is another stream in each thread.

@@ -126,7 +126,7 @@ TEST_F(SignatureTest, RefusedUpdatesReportTheirReason) {
     cudaGetLastError();
 
     memory->write({0, 5});
-    CUDA_OK(executable->launch(LaunchStream(*stream)));
+    CUDA_OK(executable->launch(LaunchStream(*stream)).error);
     EXPECT_EQ(memory->first(), one.written);
   }
 }
