@@ -14,8 +14,6 @@
 namespace graphcache {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 // A member for each enumerator, by its name.
 template <class Enum, std::size_t kCount>
 Json by_name(const std::array<std::uint64_t, kCount>& counts) {

@@ -27,8 +27,6 @@
 namespace graphcache {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr std::size_t kMostSlots = 60;     // limit for the chart of outcomes over time
 constexpr std::size_t kMostFamilies = 50;  // limit for the families shown, those with the most runs
 constexpr std::size_t kMostMembers = 20;   // limit for the members shown of a family

@@ -2,8 +2,6 @@
 
 namespace graphcache {
 
-using Json = nlohmann::ordered_json;
-
 std::string dump(const Json& json) {
   constexpr int kOneLine = -1;
   return json.dump(kOneLine, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);

@@ -10,8 +10,6 @@
 namespace graphcache {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 // Events have no process number, and all events belong to one process.
 constexpr int kProcess = 1;
 // KeptEvent::thread of all threads without a number of their own.
