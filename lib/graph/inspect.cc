@@ -38,12 +38,13 @@ class Inspection {
   }
 
   bool has_memory_nodes() const { return !allocated_.empty() || !freed_.empty(); }
-  // Whether a node that was read allocates memory that none of them frees.
+  // Whether a node that was read allocates memory that none of them frees. An address may be allocated and freed more
+  // than once.
   bool leaves_memory() {
-    std::ranges::sort(freed_, {}, &AddressRange::begin);
-    return std::ranges::any_of(allocated_, [&](const AddressRange& memory) {
-      return !std::ranges::binary_search(freed_, memory.begin, {}, &AddressRange::begin);
-    });
+    constexpr auto kBegin = &AddressRange::begin;
+    std::ranges::sort(allocated_, {}, kBegin);
+    std::ranges::sort(freed_, {}, kBegin);
+    return !std::ranges::includes(freed_, allocated_, {}, kBegin, kBegin);
   }
 
   absl::Status unfit() const {

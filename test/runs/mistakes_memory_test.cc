@@ -137,6 +137,24 @@ TEST_F(MistakesMemoryTest, OneAllocationOfSeveralThatIsNotFreedIsEnough) {
   EXPECT_EQ(cache.stats().eager(EagerReason::kHandsOutMemory), 4u);
 }
 
+// CUDA gives an address in a graph again after its memory was freed there.
+TEST_F(MistakesMemoryTest, AnAllocationAfterAFreedOneThatIsNotFreedIsEnough) {
+  Cache cache;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](cudaStream_t on) {
+      for (int n = 0; n < 2; ++n) {
+        float* freed = nullptr;
+        CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&freed), kBytes, on));
+        CUDA_OK(cudaFreeAsync(freed, on));
+      }
+      CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&handed_out), kBytes, on));
+      CUDA_OK(launch(fill, kGrid, kBlock, on, handed_out, kSize, 8.0f));
+    }));
+    EXPECT_EQ(use_and_free(), 8);
+  }
+  EXPECT_EQ(cache.stats().eager(EagerReason::kHandsOutMemory), 3u);
+}
+
 // A run inside another run's fn is part of the outer graph, which then hands the memory out.
 TEST_F(MistakesMemoryTest, AnInnerRunThatHandsMemoryOutMakesTheOuterOneDirect) {
   Cache cache;
