@@ -339,11 +339,11 @@ class Comparison {
     return std::memcmp(a, b, length) == 0;
   }
 
-  // Whether bytes that are defined differ between the kept and the new recording. A member that looks like an address
-  // of pageable memory is not compared: no kernel may read there, and padding often holds a part of one.
+  // Whether bytes that are defined differ between the kept and the new recording. A member that is an address of
+  // pageable memory in one recording is not compared: no kernel may read there, and padding often holds a part of one.
   static bool is_another_value(const Bytes& word, std::size_t length, bool is_member) {
     if (word.again == nullptr) return !same(word.kept, word.now, length);
-    if (is_member && length == kWord && is_host_address(word.kept) && is_host_address(word.now)) return false;
+    if (is_member && has_host_address(word, length)) return false;
     const auto is_defined = [&](std::size_t i) {
       const bool is_everywhere = word.elsewhere == nullptr || word.elsewhere[i] == word.now[i];
       return is_everywhere && word.again[i] == word.now[i];
@@ -364,7 +364,7 @@ class Comparison {
     if (word.again == nullptr || word.last == nullptr || word.elsewhere == nullptr) return false;
     if (same(word.again, word.last, length) || same(word.last, word.elsewhere, length)) return false;
     const bool is_address = length == kWord && has_memory(word.again) && has_memory(word.last);
-    if (length == kWord && is_host_address(word.again) && is_host_address(word.last)) return false;
+    if (has_host_address(word, length)) return false;
     const auto returns = [&](const unsigned char* value) {
       return same(value, word.kept, length) || same(value, word.now, length);
     };
@@ -373,8 +373,15 @@ class Comparison {
 
   static bool has_memory(const unsigned char* at) { return allocation_at(read_as<std::uint64_t>(at)).id != 0; }
 
-  // Whether this is memory of the host that CUDA does not know.
-  static bool is_host_address(const unsigned char* at) { return is_host_memory(read_as<std::uint64_t>(at)); }
+  // Whether this is, in one recording, an address of host memory that CUDA does not know. In the others, the memory may
+  // be unmapped by now, or the padding may hold something else.
+  static bool has_host_address(const Bytes& word, std::size_t length) {
+    const auto is_host = [](const unsigned char* at) {
+      return at != nullptr && is_host_memory(read_as<std::uint64_t>(at));
+    };
+    return length == kWord && (is_host(word.kept) || is_host(word.now) || is_host(word.again) || is_host(word.last) ||
+                               is_host(word.elsewhere));
+  }
 
   // The memory at an address that has not changed may be another.
   void check_memory(const std::string& what, const unsigned char* at) {

@@ -1,6 +1,8 @@
 // Verify mode reports nothing if hits are right, whatever they consist of, on either runtime.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -142,6 +144,31 @@ TEST_F(VerifyQuietTest, PaddingOfStructuresOnTheHeapOrTheStackIsUndefined) {
     }
   };
   for (std::size_t depth = 1; depth < 130; ++depth) run_at(depth);
+  expect_quiet();
+}
+
+// Of one call, or of some. A heap that has shrunk since has no memory there.
+TEST_F(VerifyQuietTest, PaddingThatIsAnAddressInSomeCalls) {
+  static int first = 0, second = 0;
+  void* const gone = mmap(nullptr, 1, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_EQ(munmap(gone, 1), 0);
+  const void *const a = &first, *const b = &second;
+  // The padding in the run that is captured, and in the four calls at the hit.
+  const std::array<std::array<const void*, 5>, 4> situations = {
+      {{a}, {nullptr, a, a, a, a}, {a, b, gone, a, b}, {a, nullptr, b, a, nullptr}}};
+  DeviceBuffer<Mixed> out(1);
+  for (const auto& paddings : situations) {
+    std::size_t calls = 0;
+    cache.clear();
+    run_times(2, [&](Recorder& rec) {
+      Mixed value;
+      std::memcpy(&value, &paddings.at(calls++), sizeof(void*));
+      assign(&value, std::nullopt, 1.5);
+      Mixed* to = out.get();
+      void* arguments[] = {&to, &value};
+      CUDA_OK(cudaLaunchKernel(reinterpret_cast<const void*>(copy_struct), 1, 1, arguments, 0, rec.stream()));
+    });
+  }
   expect_quiet();
 }
 
