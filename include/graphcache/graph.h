@@ -17,7 +17,7 @@
 // calls it whenever it has no graph for the key, so each call must return a graph of the same work. Everything else is
 // as for an `fn` that enqueues work, except in these points:
 //   - A direct run calls `fn`, instantiates the graph, launches it, and destroys it.
-//   - If `fn` fails, so does the run. It is not called again.
+//   - If `fn` fails, so does the run. It is not called again. A run of its own key inside it fails.
 //   - In a capture by other code the run fails: add the graph there as a child node. Inside another run's `fn`, that
 //     outer run becomes a direct one.
 //   - Verify mode does not check the key.

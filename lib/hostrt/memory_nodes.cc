@@ -19,14 +19,17 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 
+std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
 // Fails where the system forbids it, and then the program may read the memory.
 void protect(const Block& block, int protection) {
-  (void)mprotect(block.address, (block.bytes + kPage - 1) / kPage * kPage, protection);
+  (void)mprotect(block.address, whole_pages(block.bytes), protection);
 }
 
 }  // namespace
 
 Block::~Block() {
+  if (former != nullptr) return;
   if (graph != nullptr) protect(*this, PROT_READ | PROT_WRITE);
   std::free(address);
 }
@@ -38,12 +41,39 @@ std::shared_ptr<Block> make_block(int device, std::size_t bytes, std::size_t ali
   return address != nullptr ? std::make_shared<Block>(device, address, bytes) : nullptr;
 }
 
-// Reserves memory that launches of the graph will allocate. Before the first one, not even the host can access it.
-std::shared_ptr<Block> reserve(State& state, const Graph& graph, int device, std::size_t bytes) {
-  std::shared_ptr<Block> block = make_block(device, bytes, kPage);
+// A block of this size that the graph frees before these edges, or null.
+std::shared_ptr<Block> freed_before(const State& state, const Graph& graph, const std::vector<Edge>& edges, int device,
+                                    std::size_t bytes) {
+  std::set<const Node*> seen;
+  std::vector<const Node*> left;
+  const auto add = [&](const std::vector<Edge>& from) {
+    for (const Edge& edge : from) {
+      if (seen.insert(edge.from).second) left.push_back(edge.from);
+    }
+  };
+  for (add(edges); !left.empty();) {
+    const Node& node = *left.back();
+    left.pop_back();
+    add(node.dependencies);
+    const auto* const free = std::get_if<FreeParams>(&node.params);
+    if (free == nullptr || free->block->graph != graph.handle || free->block->device != device) continue;
+    const auto last = state.graph_memory.reserved.find(free->block->address);
+    const bool is_given_again = last == state.graph_memory.reserved.end() || last->second.lock() != free->block;
+    if (!is_given_again && whole_pages(free->block->bytes) == whole_pages(bytes)) return free->block;
+  }
+  return nullptr;
+}
+
+// Reserves memory that launches of the graph will allocate: that of a former block, or new memory, which not even the
+// host can access before the first launch.
+std::shared_ptr<Block> reserve(State& state, const Graph& graph, int device, std::size_t bytes,
+                               std::shared_ptr<Block> former = nullptr) {
+  std::shared_ptr<Block> block =
+      former != nullptr ? std::make_shared<Block>(device, former->address, bytes) : make_block(device, bytes, kPage);
   if (block == nullptr) return nullptr;
   block->graph = graph.handle;
-  protect(*block, PROT_NONE);
+  block->former = std::move(former);
+  if (block->former == nullptr) protect(*block, PROT_NONE);
   block->properties.allocType = cudaMemAllocationTypePinned;
   block->properties.location = {cudaMemLocationTypeDevice, device};
   auto& reserved = state.graph_memory.reserved;
@@ -91,8 +121,12 @@ cudaError_t allocate_async(const Call& call, void** out, std::size_t bytes, cuda
   }
   *out = nullptr;
   if (bytes == 0) return cudaSuccess;
-  const std::shared_ptr<Block> block = capture != nullptr ? reserve(call.state, *capture->graph, stream->device, bytes)
-                                                          : make_block(stream->device, bytes);
+  const auto reserve_in = [&](const Graph& graph) {
+    return reserve(call.state, graph, stream->device, bytes,
+                   freed_before(call.state, graph, stream->next, stream->device, bytes));
+  };
+  const std::shared_ptr<Block> block =
+      capture != nullptr ? reserve_in(*capture->graph) : make_block(stream->device, bytes);
   if (block == nullptr) return cudaErrorMemoryAllocation;
   *out = block->address;
   if (capture != nullptr) {
@@ -217,6 +251,9 @@ cudaError_t launch_memory(const Call& call, const Executable& executable) {
     use(memory, *block);
   }
   for (const auto& block : freed) free_graph_memory(call.state, block->address);
+  for (const auto& block : allocated) {  // Another one that was freed may have had its address.
+    if (freed.count(block) == 0) memory.live[block->address] = block;
+  }
   return cudaSuccess;
 }
 

@@ -35,7 +35,8 @@ struct Block {
   int device;
   void* address;
   std::size_t bytes;
-  cudaGraph_t graph = nullptr;  // the graph that allocates it, by handle
+  cudaGraph_t graph = nullptr;    // the graph that allocates it, by handle
+  std::shared_ptr<Block> former;  // whose memory this block has, because the graph frees it before
   std::set<cudaGraph_t> freed_in;
   cudaMemPoolProps properties = {};
   std::vector<cudaMemAccessDesc> access;

@@ -126,7 +126,10 @@ class Core {
 
 struct Unlock {
   Core& core;
-  void operator()(Entry* locked) const { core.unlock(locked); }
+  void operator()(Entry* locked) const {
+    locked->holder = 0;
+    core.unlock(locked);
+  }
 };
 // Holds an entry's lock until the end of the scope or until it is reset. May hold none.
 using Held = std::unique_ptr<Entry, Unlock>;

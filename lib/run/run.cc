@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cuda/driver.h"
+#include "cuda/this_thread.h"
 #include "graph/outside.h"
 
 namespace graphcache {
@@ -75,7 +76,7 @@ absl::StatusOr<Outcome> Run::find_and_run() {
     if (options.inline_in_foreign_capture && is_in_foreign_capture()) return run_inlined();
     if (!core_.enabled) return run_disabled();
   }
-  claim();
+  if (absl::Status held = claim(); !held.ok()) return failed(std::move(held));
   if (options.verify_every != 0 && !call_.makes_graph()) {
     if (auto outcome = verify_hit()) return *std::move(outcome);
   }
@@ -86,8 +87,8 @@ absl::StatusOr<Outcome> Run::find_and_run() {
   return reported([&] { return run_slowly(); });
 }
 
-// Locks the run's entry, unless it is locked already, and counts the use.
-void Run::claim() {
+// Locks the run's entry, unless it is locked already, and counts the use. Fails if this thread has locked it before.
+absl::Status Run::claim() {
   if (call_.gets_values()) {
     if (const std::uint64_t memory = memory_of_values(); memory != 0) {
       site_.identity = detail::mix(site_.identity, memory) | 1;
@@ -95,11 +96,17 @@ void Run::claim() {
     if (entry_ != nullptr && !(entry_->site == site_)) entry_.reset();
   }
   if (entry_ == nullptr) entry_.reset(core_.store.find_free(key_, site_));
-  if (entry_ == nullptr) entry_.reset(core_.store.claim(key_, site_));
+  if (entry_ == nullptr) entry_.reset(core_.store.claim(key_, site_, detail::number_of_this_thread()));
+  if (entry_ == nullptr) {
+    return absl::FailedPreconditionError(
+        "the key was run inside its own run, by an fn that returns a graph or a listener");
+  }
+  entry_->holder = detail::number_of_this_thread();
   if (entry_->retry.left == Retry::kNew) entry_->retry.left = core_.options.capture_after;
   entry_->used_in = core_.hits->epoch.load(std::memory_order_relaxed);
   entry_->used_at = ++detail::this_thread.uses;
   if (remembered_ != nullptr) *remembered_ = {entry_.get(), entry_->life, call_.site};
+  return absl::OkStatus();
 }
 
 // A run that is not a hit on a known stream.
@@ -304,7 +311,7 @@ absl::Status Run::warm() try {
   }
   if (absl::Status why = core_.begin(stream_); !why.ok()) return failed(std::move(why));
   if (!core_.enabled) return core_.status();
-  claim();
+  if (absl::Status held = claim(); !held.ok()) return failed(std::move(held));
   (void)core_.store.begin(entry_.get());
   Scope scope(*this);
   if (absl::Status unfit = check(); !unfit.ok()) return failed(std::move(unfit));

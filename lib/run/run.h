@@ -63,7 +63,7 @@ class Run {
 
   // ---- The ways that a run can take (run.cc). Each of them counts its outcome. ----
   absl::StatusOr<Outcome> find_and_run();
-  void claim();
+  absl::Status claim();
   absl::StatusOr<Outcome> run_slowly();
   absl::StatusOr<Outcome> record();
   absl::Status capture_template();

@@ -110,6 +110,8 @@ struct alignas(64) Entry : detail::HotEntry, EntryContents {
   // Written under `lock`, except that kEager is counted under the store's lock. Most replays are counted in `replayed`.
   std::array<Counter, kOutcomeCount> outcomes{};
   Counter patched_nodes;
+  // The number of the thread that has `lock` in a run that is no hit.
+  std::atomic<unsigned> holder{0};
   RunCounts counted;  // What Index::runs() has of them. Guarded by the store's lock.
 
   static std::size_t tag_of(const Key& key, const detail::Site& site) {

@@ -76,10 +76,11 @@ Entry* Store::find_or_insert(const Key& key, const detail::Site& site) {
   return index_.insert(key, site);
 }
 
-Entry* Store::claim(const Key& key, const detail::Site& site) {
+Entry* Store::claim(const Key& key, const detail::Site& site, unsigned thread) {
   MutexLock lock(mutex_);
   for (;;) {
     Entry* const entry = find_or_insert(key, site);
+    if (entry->holder == thread) return nullptr;
     if (lock_or_wait(entry)) return entry;
   }
 }

@@ -51,8 +51,9 @@ class Store {
   // because other threads change the index (EntryTable).
   Entry* find_free(const Key& key, const detail::Site& site);
   // Waits for the entry of this key and place, which is created if there is none. If the key has kMostIdentities
-  // entries that differ by their values' identity alone, that is the one with the identity kManyIdentities.
-  Entry* claim(const Key& key, const detail::Site& site) ABSL_LOCKS_EXCLUDED(mutex_);
+  // entries that differ by their values' identity alone, that is the one with the identity kManyIdentities. Null
+  // if the thread of this number, which must be the calling one, is its holder.
+  Entry* claim(const Key& key, const detail::Site& site, unsigned thread) ABSL_LOCKS_EXCLUDED(mutex_);
   // Waits for the entry with this EntryInfo::id if it has a graph, for 0.1 s at most.
   absl::Status claim(std::uint64_t number, Entry** locked, std::uint64_t* family) ABSL_LOCKS_EXCLUDED(mutex_);
   // The EntryInfo::id of the key's entry that was used last, of those that have graphs if there are any; or 0.

@@ -513,6 +513,22 @@ TEST_F(OwnGraphTest, AGraphThatHandsOutMemoryMayFailTheRunInstead) {
   expect_sum(0);
 }
 
+TEST_F(OwnGraphTest, AnFnThatRunsItsOwnKeyGetsAnError) {
+  Cache cache;
+  const std::function<absl::StatusOr<Outcome>()> run_key = [&] {
+    return cache.run(key("k"), stream, counting([&] {
+                       if (calls == 1) {
+                         EXPECT_ERROR(kFailedPrecondition, run_key(), "inside its own run", "(\"k\")");
+                       }
+                       return given(adding(1));
+                     }));
+  };
+  EXPECT_RUN(kInstantiated, run_key());
+  EXPECT_RUN(kReplayed, run_key());
+  EXPECT_EQ(calls, 1);
+  expect_sum(2);
+}
+
 TEST_F(OwnGraphTest, VerifyModeLeavesThemAlone) {
   Cache cache({.verify_every = 1});
   EXPECT_RUN(kInstantiated, run_own(cache, key("k"), 2));

@@ -287,6 +287,11 @@ DEFECTS = [
            " && !content.leaves_memory; }", "; }", ("mistakes_memory",)),
     Defect("memory that fn frees counts as handed out",
            "!std::ranges::includes(freed_, allocated_, {}, kBegin, kBegin)", "!allocated_.empty()", ("mistakes_memory",)),
+    Defect("memory at an address that fn has freed before counts as freed",
+           "!std::ranges::includes(freed_, allocated_, {}, kBegin, kBegin)",
+           "!std::ranges::all_of(allocated_, [&](const AddressRange& of) { return std::ranges::find(freed_, of.begin, kBegin) "
+           "!= freed_.end(); })",
+           ("mistakes_memory",)),
     Defect("a key that hands memory out is captured again",
            "entry_->retry.never(*reason_);",
            "if (reason_ != EagerReason::kHandsOutMemory) entry_->retry.never(*reason_);", ("mistakes_memory",)),

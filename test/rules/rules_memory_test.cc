@@ -110,6 +110,37 @@ TEST_F(Fact25, MemoryLeftByALaunchIsFreedBeforeTheNext) {
   GIVES(cudaSuccess, cudaStreamSynchronize(other_));
 }
 
+// The only way to tell the two apart is the order of their nodes.
+TEST_F(Fact25, ACaptureGetsMemoryAgainThatItFreesBefore) {
+  float *first = nullptr, *beside = nullptr;
+  const auto allocate = [](float** out, cudaStream_t on) {
+    OK(cudaMallocAsync(reinterpret_cast<void**>(out), 64, on));
+  };
+  const cudaGraph_t graph = capture([&] {
+    fork_and_join(
+        [&] {
+          allocate(&first, stream_);
+          OK(launch(fill, 1, 1, stream_, first, 1, 5.0f));
+          OK(cudaFreeAsync(first, stream_));
+          allocate(&memory_, stream_);
+          OK(launch(fill, 1, 1, stream_, memory_, 1, 7.0f));
+          OK(cudaMemcpyAsync(device_, memory_, sizeof(float), cudaMemcpyDeviceToDevice, stream_));
+        },
+        [&] {
+          allocate(&beside, other_);
+          OK(cudaFreeAsync(beside, other_));
+        });
+  });
+  EXPECT_EQ(first, memory_);
+  EXPECT_NE(first, beside);
+  const cudaGraphExec_t executable = instantiate(graph);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(7, run(executable));
+    GIVES(cudaErrorInvalidValue, cudaGraphLaunch(executable, stream_));  // the second one is left
+    GIVES(cudaSuccess, cudaFree(first));
+  }
+}
+
 TEST_F(Fact25, AutoFreeOnLaunchFreesMemoryOfTheLastLaunch) {
   const cudaGraphExec_t executable = instantiate(allocating(5, false), cudaGraphInstantiateFlagAutoFreeOnLaunch);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(5, run(executable));

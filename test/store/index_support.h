@@ -16,6 +16,7 @@ namespace graphcache {
 
 inline char places[3];
 inline const detail::Site kHere{&places[0], nullptr, 0};
+inline constexpr unsigned kThread = 1;  // ThisThread::number.
 inline const detail::Site kThere{&places[1], nullptr, 0};
 inline const detail::Site kHereWithFunction{&places[0], &places[2], 0};
 

@@ -383,7 +383,7 @@ TEST_F(StoreTest, SurplusColdEntriesAreErased) {
   const int first_kept = 3 + kMany - kMost;
   EXPECT_FALSE(kept.contains(key(first_kept - 1).to_string()));
   EXPECT_TRUE(kept.contains(key(first_kept).to_string()));
-  unlock(store().claim(key(kMany), kHere));
+  unlock(store().claim(key(kMany), kHere, kThread));
   EXPECT_EQ(erase(0), 0);
   recycle(store().take_gone());
 }

@@ -99,7 +99,7 @@ TEST_F(StoreTest, EntriesAreInOrderOfUse) {
 }
 
 TEST_F(StoreTest, AnEntryHasItsLabelAndItsRuns) {
-  Entry* entry = used(store().claim(key("step", 8), kHere));
+  Entry* entry = used(store().claim(key("step", 8), kHere, kThread));
   entry->outcomes[static_cast<int>(Outcome::kPatched)].add(2);
   entry->outcomes[static_cast<int>(Outcome::kReplayed)].add(3);
   entry->replayed.add(4);

@@ -121,7 +121,7 @@ class StoreTest : public testing::Test {
     entry->used_at = ++uses_;
     return entry;
   }
-  Entry* claim(int number, const detail::Site& site = kHere) { return used(store().claim(key(number), site)); }
+  Entry* claim(int number, const detail::Site& site = kHere) { return used(store().claim(key(number), site, kThread)); }
   Entry* find_free(int number, const detail::Site& site = kHere) { return store().find_free(key(number), site); }
   // Returns how many erased entries have come to their end.
   int unlock(Entry* locked) { return store().unlock(locked) ? recycle(store().take_gone()) : 0; }

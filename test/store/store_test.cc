@@ -175,6 +175,14 @@ TEST_F(StoreTest, AWaiterWithAnIdGetsTheEntryWhenItIsUnlocked) {
   waiter.join();
 }
 
+TEST_F(StoreTest, AHolderDoesNotWaitForItself) {
+  make({});
+  Entry* entry = claim(1);
+  entry->holder = kThread;
+  EXPECT_EQ(store().claim(key(1), kHere, kThread), nullptr);
+  unlock(entry);
+}
+
 TEST_F(StoreTest, TheLatestEntryOfAKeyIsTheLastUsedOneWithAGraph) {
   EXPECT_EQ(store().latest(key(1)), 0u);
   Entry* here = claim(1, kHere);
