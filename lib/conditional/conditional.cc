@@ -400,9 +400,9 @@ bool ConditionalCalls::add_conditional(cudaStream_t stream, const Conditional& n
   const DeviceGuard current(r_.setter_.device());
   if (current.result().error != cudaSuccess) return refused(current.result());
   std::shared_ptr<void> code;
-  DeviceCode& kernels = r_.setter_.code(condition_image);
-  CallResult done = kernels.find(condition::kSetName, &added->set, &code);
-  if (done.error == cudaSuccess) done = kernels.find(condition::kSetKeptName, &added->set_kept, &code);
+  Setter& kernels = r_.setter_;
+  CallResult done = kernels.find(condition_image, condition::kSetName, &added->set, &code);
+  if (done.error == cudaSuccess) done = kernels.find(condition_image, condition::kSetKeptName, &added->set_kept, &code);
   if (done.error != cudaSuccess) return refused(done);
   r_.need(std::move(code));
 

@@ -227,11 +227,10 @@ bool UpdatedExecutable::plan_slots(const SlotNode& node, std::vector<updater::Up
 // Makes the slot nodes of the base device-updatable (with a table, the other kernel nodes as well) and adds the updater
 // node.
 CallResult UpdatedExecutable::add_updater_node(Device& device, bool with_table) {
-  DeviceCode& kernels = device.setter.code(updater_image);
   cudaKernel_t plain = nullptr;
   CallResult done{"cuLibraryLoadData", device.updater_refused, false};
   if (done.error == cudaSuccess) {
-    done = kernels.find(updater::kPlainName, &plain, &code_);
+    done = device.setter.find(updater_image, updater::kPlainName, &plain, &code_);
     device.updater_refused = done.error;
   }
   WrittenNodes written;
@@ -247,7 +246,7 @@ CallResult UpdatedExecutable::add_updater_node(Device& device, bool with_table) 
   node_params_ = driver_params(dim3(blocks()), dim3(updater::kThreads), 0, arguments_);
   node_params_.ctx = current_context();  // For patches: the current one at a hit may be another device's.
   if (with_table) table_ = std::make_unique<ParameterTable>(content_, written);
-  done = kernels.find(kNames[size - kSizes], &node_params_.kern, &code_);
+  done = device.setter.find(updater_image, kNames[size - kSizes], &node_params_.kern, &code_);
   if (done.error == cudaSuccess) done = upload_plan(written);
   bool changed = false;
   if (done.error == cudaSuccess) done = write(content_->values.data(), &changed);

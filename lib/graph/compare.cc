@@ -111,6 +111,7 @@ struct Side : RecordedGraph {
     std::optional<Reading> read = read_all(graph);
     if (!read) return false;
     reading = *std::move(read);
+    if (own.empty()) list_own_memory();
     if (!content.finds_values || values == nullptr) return true;
     for (const SlotNode& of : content.slots.nodes) {
       if (!node(of.index).readable) continue;
@@ -123,12 +124,28 @@ struct Side : RecordedGraph {
     return true;
   }
 
+  void list_own_memory() {
+    const auto add = [this](const void* memory, std::size_t size) {
+      own.push_back({reinterpret_cast<std::uintptr_t>(memory), size});
+    };
+    for (const NodeContent& node : reading.content.nodes) {
+      if (node.type != cudaGraphNodeTypeMemAlloc) continue;
+      own.push_back(node.size != 0 ? reading.content.params<AddressRange>(node) : AddressRange());
+    }
+    for (const auto& needed : content.needs) add(needed.get(), sizeof(void*));
+    for (const std::uint64_t handle : graph.handles) own.push_back({handle, 1});
+    for (const KeptMemory& kept : content.kept_memory) add(kept.begin, std::max<std::size_t>(1, kept.bytes));
+  }
+
   const NodeContent& node(std::uint32_t index) const { return reading.content.nodes[index]; }
   std::vector<Field> fields(std::uint32_t index) const { return fields_of(reading, slots, index); }
 
   // None where they were found, and inside nodes, which are listed without their graph.
   const Slots& slots = content.finds_values || graph.empty() ? kNoSlots : content.slots;
   Reading reading = {};
+  // Memory and numbers that the recording got for itself, in an order by which two recordings of one graph pair them.
+  // Inside a node, those of the whole graph.
+  std::vector<AddressRange> own = {};
 };
 
 class Comparison {
@@ -143,7 +160,6 @@ class Comparison {
     for (Side& side : further_) {
       if (!side.read()) return std::nullopt;
     }
-    find_own_memory();
     const std::string found = compare_nodes();
     return found.empty() ? compare_inner() : absl::StrCat(found, "; ", cure_);
   }
@@ -176,7 +192,8 @@ class Comparison {
       }
       const Template of_kept{{}, kept[i].nodes, {}, {}}, of_now{{}, now[i].nodes, {}, {}};
       Comparison inside({of_kept, kept_.content}, {of_now, now_.content}, {});
-      inside.own_memory_ = own_memory_;
+      inside.kept_.own = kept_.own;
+      inside.now_.own = now_.own;
       std::optional<std::string> found = inside.run();
       if (!found) return std::nullopt;
       if (!found->empty()) return absl::StrCat(kept[i].name, ", ", *found);
@@ -186,44 +203,13 @@ class Comparison {
         was_and_is("the number of parts of bodies", absl::StrCat(kept.size()), absl::StrCat(now.size())), "; ", cure_);
   }
 
-  // A block of memory that each recording got for itself.
-  struct OwnMemory {
-    std::uint64_t kept, now;
-    std::size_t size;
-  };
-
-  void find_own_memory() {
-    const auto add = [this](const void* kept, const void* now, std::size_t size) {
-      own_memory_.push_back({reinterpret_cast<std::uintptr_t>(kept), reinterpret_cast<std::uintptr_t>(now), size});
-    };
-    const auto &needed = kept_.content.needs, &needed_now = now_.content.needs;
-    for (std::size_t i = 0; i < std::min(needed.size(), needed_now.size()); ++i) {
-      add(needed[i].get(), needed_now[i].get(), sizeof(void*));
-    }
-    const auto &kept = kept_.content.kept_memory, &now = now_.content.kept_memory;
-    for (std::size_t i = 0; i < std::min(kept.size(), now.size()); ++i) {
-      add(kept[i].begin, now[i].begin, std::max<std::size_t>(1, std::min(kept[i].bytes, now[i].bytes)));
-    }
-    const auto &of_kept = kept_.graph.handles, &of_now = now_.graph.handles;
-    for (std::size_t i = 0; i < std::min(of_kept.size(), of_now.size()); ++i) {
-      own_memory_.push_back({of_kept[i], of_now[i], 1});
-    }
-    const std::size_t nodes = std::min(kept_.graph.nodes.size(), now_.graph.nodes.size());
-    for (std::uint32_t i = 0; i < nodes; ++i) {
-      const NodeContent &a = kept_.node(i), &b = now_.node(i);
-      const bool both = a.type == cudaGraphNodeTypeMemAlloc && b.type == cudaGraphNodeTypeMemAlloc;
-      if (!both || a.size == 0 || b.size == 0) continue;
-      const auto memory = kept_.reading.content.params<AddressRange>(a),
-                 memory_now = now_.reading.content.params<AddressRange>(b);
-      own_memory_.push_back({memory.begin, memory_now.begin, std::min(memory.size, memory_now.size)});
-    }
-  }
-
-  // Whether both are at the same place of such a block.
+  // Whether both are at the same place of a block of memory that each recording got for itself.
   bool is_own(std::uint64_t kept, std::uint64_t now) const {
-    return std::any_of(own_memory_.begin(), own_memory_.end(), [&](const OwnMemory& memory) {
-      return kept - memory.kept < memory.size && kept - memory.kept == now - memory.now;
-    });
+    for (std::size_t i = 0; i < std::min(kept_.own.size(), now_.own.size()); ++i) {
+      const AddressRange &a = kept_.own[i], &b = now_.own[i];
+      if (kept - a.begin == now - b.begin && kept - a.begin < std::min(a.size, b.size)) return true;
+    }
+    return false;
   }
   // Records a difference in this node. The first one is kept.
   void find(std::string what) {
@@ -408,7 +394,6 @@ class Comparison {
 
   Side kept_, now_;
   std::vector<Side> further_;
-  std::vector<OwnMemory> own_memory_;
   std::string found_;
   const char* cure_ = "make what changes a value or a slot, or put it in the key";
 };

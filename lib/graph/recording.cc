@@ -283,7 +283,7 @@ void Recording::write(cudaStream_t stream, void* device, std::size_t bytes, cons
     const DeviceGuard current(setter_.device());
     CallResult done = current.result();
     const char* const name = value.size <= setter::kSmall ? setter::kSmallName : setter::kLargeName;
-    if (done.error == cudaSuccess) done = setter_.code(setter_image).find(name, &kernel, &code);
+    if (done.error == cudaSuccess) done = setter_.find(setter_image, name, &kernel, &code);
     if (done.error != cudaSuccess) {
       return fail(cuda_failure(absl::StrCat("Recorder::write, ", done.call), done.error));
     }

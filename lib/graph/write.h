@@ -1,14 +1,17 @@
 // The kernels of the library: those of Recorder::write() (setter.cu), of components and of updater nodes.
 #pragma once
 
+#include <absl/base/thread_annotations.h>
 #include <cuda_runtime_api.h>
 
 #include <map>
 #include <memory>
 #include <utility>
 
-#include "cuda/device_code.h"
 #include "cuda/device_memory.h"
+#include "cuda/driver.h"
+#include "cuda/errors.h"
+#include "cuda/handles.h"
 #include "cuda/mutex.h"
 
 namespace graphcache {
@@ -23,22 +26,43 @@ class Setter {
   int device() const { return device_; }
   DeviceMemory& memory() { return *memory_; }
   cudaStreamCaptureMode mode() const { return mode_; }
-  // The code of an embedded image.
-  DeviceCode& code(const unsigned char* image) ABSL_LOCKS_EXCLUDED(mutex_) {
+  // Finds a kernel of an embedded image, which is loaded at the first use. Whatever runs it must hold `code`. Unloading
+  // waits for launches.
+  CallResult find(const unsigned char* image, const char* name, cudaKernel_t* kernel, std::shared_ptr<void>* code)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
-    return codes_.try_emplace(image, image).first->second;
+    LastErrorGuard last_error;
+    RelaxedCaptureMode relaxed;
+    std::shared_ptr<Library>& library = libraries_[image];
+    if (library == nullptr) library = std::make_shared<Library>();
+    if (*library == nullptr) {
+      CUlibrary made = nullptr;
+      const CUresult result = driver().load_library(&made, image, nullptr, nullptr, 0, nullptr, nullptr, 0);
+      if (result != CUDA_SUCCESS) return {"cuLibraryLoadData", static_cast<cudaError_t>(result), /*latches=*/false};
+      library->reset(made);
+    }
+    *code = library;
+    const CUresult result = driver().library_kernel(kernel, library->get(), name);
+    return {"cuLibraryGetKernel", static_cast<cudaError_t>(result), /*latches=*/false};
   }
+  // Drops the handles, because their context is lost.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
-    for (auto& [image, code] : codes_) code.abandon();
+    for (auto& [image, library] : libraries_) {
+      if (library != nullptr) library->release();
+    }
+    libraries_.clear();
   }
 
  private:
+  static cudaError_t unload(CUlibrary library) { return static_cast<cudaError_t>(driver().unload_library(library)); }
+  using Library = Owned<CUlibrary, unload>;
+
   const int device_;
   const std::shared_ptr<DeviceMemory> memory_;
   const cudaStreamCaptureMode mode_;
   Mutex mutex_;
-  std::map<const unsigned char*, DeviceCode> codes_ ABSL_GUARDED_BY(mutex_);
+  std::map<const unsigned char*, std::shared_ptr<Library>> libraries_ ABSL_GUARDED_BY(mutex_);  // By their images.
 };
 
 }  // namespace graphcache
