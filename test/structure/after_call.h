@@ -1,5 +1,5 @@
 // Included before each file of the library if the build option structure_checks is set: a call of a cache ends with a
-// check of its structures.
+// check of its structures, or one of several if it has many entries.
 #pragma once
 
 #include <memory>

@@ -38,6 +38,7 @@ class StructureChecker {
   friend void check_after_call(void* core);
 
   static void check(Core& core);
+  static bool has_many_entries(Core& core);
   static std::string find_fault(Core& core);
   static std::string fault_of(Core& core, const Locked& locked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core.store.mutex_);
   static std::string fault_of_policy(const Policy& policy, const Signatures& signatures, const Index& index);
