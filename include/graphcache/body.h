@@ -126,7 +126,8 @@ void switch_node(const R& rec, C index, unsigned count, F&& nth) {
 // pass that memory. A cache that is run inside a body becomes part of the body (kInlined). Work on other streams,
 // rec.stream() included, must be forked from body.stream() and joined again; otherwise the run fails. CUDA permits
 // kernels, copies, memsets and conditional nodes in a body. If a body contains a host function, cudaMallocAsync,
-// cudaFreeAsync, or a copy from or to pageable memory, `fn` runs directly (kCaptureFailed).
+// cudaFreeAsync, or a copy from or to pageable memory, or throws what `fn` catches, `fn` runs directly
+// (kCaptureFailed).
 //
 // Direct runs. If `fn` is called uncaptured, the host decides. At each decision the run waits for its stream, copies
 // the condition, and calls the body that is needed; a loop decides again after each round. So a body may be called any

@@ -217,14 +217,14 @@ void Keyer::add_part(const T& part) {
     add_mark(part ? kTrue : kFalse);
   } else if constexpr (std::is_integral_v<T>) {
     at_ = put_integer(room(kMaxNumberBytes), kInteger, part);
+  } else if constexpr (std::is_pointer_v<T> || std::is_function_v<T> || std::is_null_pointer_v<T>) {
+    add_pointer(part);
   } else if constexpr (HasGraphcacheKey<T>::value) {
     add_mark(kBegin);
     graphcache_key(*this, part);
     add_mark(kEnd);
   } else if constexpr (std::is_enum_v<T>) {
     at_ = put_integer(room(kMaxNumberBytes), kEnum, static_cast<std::underlying_type_t<T>>(part));
-  } else if constexpr (std::is_pointer_v<T> || std::is_function_v<T> || std::is_null_pointer_v<T>) {
-    add_pointer(part);
   } else if constexpr (IsCharArray<T>::value) {
     const void* nul = std::memchr(part, 0, sizeof(part));
     add_text(part, nul == nullptr ? sizeof(part) : static_cast<size_t>(static_cast<const char*>(nul) - part));

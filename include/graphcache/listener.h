@@ -33,7 +33,7 @@ namespace graphcache {
 // What happened. An event contains those that were caused by it.
 enum class EventKind {
   // A run, from its begin to its end. Of runs that find an executable ready, runs inside another run's capture, and
-  // runs of a disabled cache, at least as many as Listener::wants() says. A run that fails before it looks for a graph
+  // runs of a disabled cache, as many as Listener::wants() says. A run that fails before it looks for a graph
   // may be missing.
   kRun,
   kCapture,      // A capture, including the call of `fn`.
@@ -113,7 +113,7 @@ class Listener {
   // What the listener receives beside the events that are no hits. A cache asks once, when it is made, and what no
   // listener wants costs nothing.
   struct Wants {
-    // kRun of at least every n-th hit of each thread, where n is rounded up to a power of two. 0: of none. The smallest
+    // kRun of about one in n hits of each thread, where n is rounded up to a power of two. 0: of none. The smallest
     // n that a listener of the cache wants holds for all of its listeners, so each may receive more hits than it wants.
     int hits = 0;
     bool launches = false;  // kLaunch, hits included. Hits then take a longer way through the cache.

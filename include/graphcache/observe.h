@@ -101,7 +101,7 @@ class HitLatency final : public Listener {
                                                             32'000, 64'000, 128'000, 512'000, 2'048'000};
   using Counts = std::array<std::uint64_t, kBounds.size() + 1>;
 
-  // Times at least one run in `interval` of each thread, rounded up to a power of two. It times more if another
+  // Times about one run in `interval` of each thread, rounded up to a power of two. It times more if another
   // listener of the cache wants more (Listener::Wants::hits).
   explicit HitLatency(int interval = 1024) : interval_(interval) {}
 

@@ -119,7 +119,7 @@ class ConditionalCalls {
 
 // What the outermost recording has of its bodies until its capture is over.
 struct ConditionalCalls::Parts {
-  explicit Parts(const Recording& of) : recording(of) {}
+  explicit Parts(const Recording& of) : recording(of), captured_on(of.capture_stream_), capture_id(of.capture_id_) {}
   ~Parts() {
     if (is_fatal(cuda_error(recording.status_)) || is_fatal(cuda_error(recording.refused_))) {
       for (OwnedGraph& graph : graphs) graph.release();  // Handles are dropped, not destroyed.
@@ -129,6 +129,8 @@ struct ConditionalCalls::Parts {
   Parts(const Parts&) = delete;
 
   const Recording& recording;
+  const cudaStream_t captured_on;  // By the outermost capture.
+  const unsigned long long capture_id;
   BodyCapture* open = nullptr;  // The body that is being captured, or null.
   std::vector<OwnedGraph> graphs;
   std::vector<OwnedStream> streams;
@@ -168,7 +170,11 @@ class ConditionalCalls::BodyCapture {
     parts_.open = this;  // Nothing below throws.
   }
   ~BodyCapture() {
-    if (is_open_) end_capture();
+    if (is_open_ && end_capture()) {
+      // It threw. `fn` may go on, and its graph would lack work. If memory runs out, the text is missing.
+      outermost_.refuse_capture(
+          with_more(absl::FailedPreconditionError(""), "", "the body of a conditional node threw an exception"));
+    }
     parts_.open = around_;
     outermost_.capture_stream_ = around_stream_;
     outermost_.capture_id_ = around_id_;
@@ -180,6 +186,17 @@ class ConditionalCalls::BodyCapture {
   // The node that the body's next node depends on, or null.
   const cudaGraphNode_t* last() const { return last_ != nullptr ? &last_ : nullptr; }
   void append(cudaGraphNode_t node) { last_ = node; }
+
+  // Whether the outermost capture goes on. If it has broken, the node and the graphs of its bodies are gone.
+  bool goes_on() {
+    LastErrorGuard last_error;
+    CaptureInfo info;
+    const CallResult done{"cudaStreamGetCaptureInfo", capture_info(parts_.captured_on, &info)};
+    if (done.error != cudaSuccess) return refuse(done);
+    if (info.status == cudaStreamCaptureStatusActive && info.id == parts_.capture_id) return true;
+    outermost_.refuse_capture(absl::FailedPreconditionError("the capture around the body of a conditional node broke"));
+    return false;
+  }
 
   // Reserves a place for the next part's graph, because memory may run out later.
   void prepare() {
@@ -220,7 +237,7 @@ class ConditionalCalls::BodyCapture {
   }
   bool add_part() {
     LastErrorGuard last_error;
-    if (!end_capture()) return false;
+    if (!end_capture() || !goes_on()) return false;
     const cudaGraph_t part = parts_.graphs[part_].get();
     std::vector<cudaGraphNode_t> nodes;
     CallResult done = list_nodes(part, &nodes);
@@ -355,22 +372,30 @@ void ConditionalCalls::capture_bodies(cudaStream_t stream, const Conditional& no
   bool is_added = false;
   r_.or_fail([&] { is_added = add_conditional(stream, node, &added); });
   if (!is_added) return;
+  // Work of the capture that the node is in must be before or after the node. Returns false if that capture is over.
+  LastErrorGuard last_error;
+  CaptureInfo info;
+  const auto count_nodes = [&](std::size_t* count) {
+    CallResult done{"cudaStreamGetCaptureInfo", capture_info(stream, &info)};
+    const bool is_active = done.error == cudaSuccess && info.status == cudaStreamCaptureStatusActive;
+    if (is_active) done = {"cudaGraphGetNodes", cudaGraphGetNodes(info.graph, nullptr, count)};
+    if (done.error != cudaSuccess) r_.outermost().refuse_capture(cuda_failure(done.call, done.error));
+    return is_active && done.error == cudaSuccess;  // The end of a broken capture reports more.
+  };
+  std::size_t before = 0, behind = 0;
+  if (!count_nodes(&before)) return;
   for (unsigned i = 0; i < node.count; ++i) {
     if (!capture_body(node, added, i)) return;
   }
-  // Work on the node's stream must be before or after the node.
-  LastErrorGuard last_error;
-  CaptureInfo info;
-  if (const cudaError_t error = capture_info(stream, &info); error != cudaSuccess) {
-    return r_.outermost().refuse_capture(cuda_failure("cudaStreamGetCaptureInfo", error));
-  }
-  if (info.status != cudaStreamCaptureStatusActive) return;  // The end of the capture reports more.
+  if (!count_nodes(&behind)) return;
   const bool is_last =
       body() != nullptr ? info.dependency_count == 0 : info.dependency_count == 1 && info.dependencies[0] == added.node;
-  if (!is_last) {
+  if (!is_last || before != behind) {
     r_.or_fail([&] {
-      r_.fail_as_misused(absl::InvalidArgumentError(absl::StrCat(
-          name_of(node.kind), ": its body enqueued work on the stream that the node is on: use Body::stream()")));
+      r_.fail_as_misused(absl::InvalidArgumentError(
+          absl::StrCat(name_of(node.kind),
+                       ": its body enqueued work on the stream that the node is on, or on a fork of "
+                       "it: use Body::stream(), and fork from that")));
     });
   }
   r_.calls_.end();
@@ -410,6 +435,7 @@ bool ConditionalCalls::add_conditional(cudaStream_t stream, const Conditional& n
   done = {"cudaStreamGetCaptureInfo", capture_info(stream, &info)};
   if (done.error != cudaSuccess) return refused(done);
   if (info.status != cudaStreamCaptureStatusActive) return false;  // The end of the capture reports more.
+  if (body() != nullptr && !body()->goes_on()) return false;
   const cudaGraph_t graph = body() != nullptr ? body()->graph() : info.graph;
   done = {"cudaGraphConditionalHandleCreate", cudaGraphConditionalHandleCreate(&added->handle, graph, 0, 0)};
   if (done.error != cudaSuccess) return refused(done);

@@ -11,13 +11,12 @@ namespace {
 // The free memory of the device, or -1 if it is unknown. Allowed during captures.
 std::int64_t free_bytes(int device) {
   int before = 0;
-  if (cudaGetDevice(&before) != cudaSuccess || cudaSetDevice(device) != cudaSuccess) return -1;
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  if (cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) return -1;
+  if (cudaGetDevice(&before) != cudaSuccess || cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) return -1;
   std::size_t free = 0, total = 0;
-  const bool is_known = cudaMemGetInfo(&free, &total) == cudaSuccess;
-  cudaThreadExchangeStreamCaptureMode(&mode);
+  const bool is_known = cudaSetDevice(device) == cudaSuccess && cudaMemGetInfo(&free, &total) == cudaSuccess;
   cudaSetDevice(before);
+  cudaThreadExchangeStreamCaptureMode(&mode);
   return is_known ? static_cast<std::int64_t>(free) : -1;
 }
 

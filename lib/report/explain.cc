@@ -218,6 +218,9 @@ std::string explain(const Cache& cache, const Key& key) try {
     return "The cache captures nothing (Options::max_executables is 0, or GRAPHCACHE_DISABLE is set): each run calls "
            "fn directly.\n";
   }
+  if (paragraphs.empty() && !cache.status().ok()) {
+    return absl::StrCat("Every run fails: ", std::string(cache.status().message()), ".\n");
+  }
   if (paragraphs.empty()) {
     return "No run of this key is known: it was never run, it was erased, or it has been dropped among the keys "
            "without a template, of which the cache remembers 4096. Its next run is a first run.\n";

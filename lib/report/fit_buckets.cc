@@ -21,14 +21,14 @@ Buckets fit_buckets(const std::vector<std::pair<std::int64_t, std::uint64_t>>& s
   }
   if (counts.empty() || most == 0) return Buckets(std::vector<std::int64_t>());
   // Neighbouring sizes count as the largest of them.
-  const std::size_t each = (counts.size() + kMostCandidates - 1) / kMostCandidates;
+  const std::size_t candidates = std::min(counts.size(), kMostCandidates);
   std::vector<std::int64_t> values;
   std::vector<double> before{0};  // How often one of the first i sizes occurs.
-  std::size_t left = counts.size();
+  std::size_t seen = 0;
   double sum = 0;
   for (const auto& [size, count] : counts) {
     sum += count;
-    if (--left % each != 0) continue;
+    if (++seen * candidates / counts.size() == values.size()) continue;
     values.push_back(size);
     before.push_back(sum);
   }

@@ -97,7 +97,8 @@ absl::Status find_or_make_context(int device, std::uint64_t* id) {
   if (found.error == cudaErrorContextIsDestroyed) {  // Since cudaDeviceReset there was no call that makes one.
     const DeviceGuard current(device);
     RelaxedCaptureMode relaxed;
-    if (cudaFree(nullptr) == cudaSuccess) found = find_context(device, id);
+    found = {"cudaFree", cudaFree(nullptr)};
+    if (found.error == cudaSuccess) found = find_context(device, id);
   }
   return found.error == cudaSuccess ? absl::OkStatus() : cuda_failure(found.call, found.error);
 }
@@ -117,7 +118,7 @@ Core::Core(Options given)
              .mechanisms = mechanisms_of_new_caches},
             static_cast<std::size_t>(std::max(given.max_templates, 0)), hits->epoch) {
   options.diagnose = given.diagnose || is_set("GRAPHCACHE_DIAGNOSE");
-  hits->hits_skipped = ~audience->hits_mask();
+  hits->hits_skipped = ~(audience->hits_mask() << std::countl_zero(audience->hits_mask() | 1));
 }
 
 Core::~Core() {
@@ -134,7 +135,9 @@ absl::Status Core::begin(cudaStream_t stream) {
   if (is_begun_) return absl::OkStatus();
   if (is_fatal(cuda_error(not_begun_))) return copy_of(not_begun_);
   int of_device = options.device;
-  if (!has_begun()) not_begun_ = find_device(stream, &of_device);
+  not_begun_ = has_begun() ? absl::OkStatus() : find_device(stream, &of_device);
+  // Other streams may do.
+  if (cuda_error(not_begun_) == cudaErrorInvalidResourceHandle) return std::exchange(not_begun_, absl::OkStatus());
   std::uint64_t context = 0;
   if (not_begun_.ok()) not_begun_ = find_or_make_context(of_device, &context);
   if (!not_begun_.ok()) return copy_of(not_begun_);

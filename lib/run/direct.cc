@@ -25,6 +25,9 @@ absl::StatusOr<Outcome> Run::run_nested() {
     const cudaError_t error = capture_info(stream_, &info);
     if (error != cudaSuccess) return failed(cuda_failure("cudaStreamGetCaptureInfo", error));
   }
+  if (info.status == cudaStreamCaptureStatusInvalidated) {
+    return failed(cuda_failure("the capture of the run around it", cudaErrorStreamCaptureInvalidated));
+  }
   const bool inside = info.status != cudaStreamCaptureStatusNone && info.id == active_recording->capture_id();
   const auto refuse = [](const char* why) { active_recording->refuse_capture(absl::FailedPreconditionError(why)); };
   if (!inside) {

@@ -72,8 +72,11 @@ absl::StatusOr<Outcome> Run::find_and_run() {
     if (absl::Status status = core_.begin(stream_); !status.ok()) return failed(std::move(status));
     // Some listener wants this run, also if it is a hit.
     if (!is_reported_ && core_.hits->is_sampled()) return reported([this] { return find_and_run(); });
-    if (active_recording != nullptr) return run_nested();
-    if (options.inline_in_foreign_capture && is_in_foreign_capture()) return run_inlined();
+    const bool is_nested = active_recording != nullptr;
+    const bool is_foreign = !is_nested && options.inline_in_foreign_capture && is_in_foreign_capture();
+    if (is_nested || is_foreign || !core_.enabled) ++detail::this_thread.uses;  // Else claim() does.
+    if (is_nested) return run_nested();
+    if (is_foreign) return run_inlined();
     if (!core_.enabled) return run_disabled();
   }
   if (absl::Status held = claim(); !held.ok()) return failed(std::move(held));
@@ -105,7 +108,9 @@ absl::Status Run::claim() {
   if (entry_->retry.left == Retry::kNew) entry_->retry.left = core_.options.capture_after;
   entry_->used_in = core_.hits->epoch.load(std::memory_order_relaxed);
   entry_->used_at = ++detail::this_thread.uses;
-  if (remembered_ != nullptr) *remembered_ = {entry_.get(), entry_->life, call_.site};
+  // A step does not compare sizes, and lists of several sizes may come to an entry of many identities.
+  const bool is_for_step = remembered_ != nullptr && entry_->site.identity != kManyIdentities;
+  if (is_for_step) *remembered_ = {entry_.get(), entry_->life, call_.site};
   return absl::OkStatus();
 }
 

@@ -40,7 +40,7 @@ bool Run::covers_values() const {
 }
 
 // Finds in the recording what follows which value, and makes slots of it. Sets the signature, unless the graph cannot
-// be read. Returns an error if the context is lost.
+// be read. Returns an error if the context is lost or a listener refuses.
 absl::Status Run::learn(Recorded* made) {
   Content &before = *own().content, &now = *made->content;
   if (!own().signature) own().signature = describe(own().readable(), &before);
@@ -56,26 +56,25 @@ absl::Status Run::learn(Recorded* made) {
     return absl::OkStatus();
   }
   std::array<Captured, 2> recordings;
-  absl::Status fatal;
+  absl::Status ends;  // The run: an error that is fatal to the context, or a listener's.
   // Over other contents than the recordings of earlier runs, which may still be there.
   const auto byte = static_cast<unsigned char>(0xa5 + 0x1f * core_.store.count(&Stats::value_captures, 0));
   made->values->learn(before, now, [&](const Content& values_of) -> const Content* {
     const bool is_earlier = &values_of == &before;
-    if (is_earlier && call_.list == nullptr) return nullptr;  // `fn` does not expect values whose memory may be gone.
+    // Else `fn` does not expect values whose memory may be gone.
+    if (!ends.ok() || (is_earlier && call_.list == nullptr)) return nullptr;
     core_.store.count(&Stats::value_captures);
     Captured& again = recordings[is_earlier ? 1 : 0];
     detail::Call call = call_;
     call.values = values_of.values.data();
     again = capture_again(call, {OtherPlace::kFar, byte});
-    fatal = take_fatal_error(again);
-    const bool is_usable = fatal.ok() && again.capture.ok() && again.fn.ok() &&
+    ends = again.is_refused ? again.fn : take_fatal_error(again);
+    const bool is_usable = ends.ok() && again.capture.ok() && again.fn.ok() &&
                            pairs_with(describe(again.graph, &again.content)) && are_comparable(now, again.content);
     return is_usable ? &again.content : nullptr;
   });
-  if (!fatal.ok()) {
-    made->graph.graph.release();
-    return fatal;
-  }
+  if (is_fatal(cuda_error(ends))) made->graph.graph.release();
+  if (!ends.ok()) return ends;
   made->values->bind(&now);
   return absl::OkStatus();
 }

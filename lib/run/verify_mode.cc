@@ -114,6 +114,7 @@ std::optional<absl::StatusOr<Outcome>> Run::record_again(std::string* found) {
       one =
           capture_again(call, is_elsewhere ? OtherPlace{OtherPlace::kFar, 0xc3} : OtherPlace{OtherPlace::kNear, 0xa5});
       if (absl::Status fatal = take_fatal_error(one); !fatal.ok()) return failed(std::move(fatal));
+      if (one.is_refused) return failed(std::move(one.fn));
       if (!one.capture.ok() || !one.fn.ok()) return std::nullopt;
     }
     difference = first_difference({kept, content, call_.values}, recorded(now),

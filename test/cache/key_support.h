@@ -34,6 +34,14 @@ struct Name {
 };
 inline void graphcache_key(graphcache::Keyer& keyer, const Name& name) { keyer.add(name.text.size()); }
 
+// Pointers and enumerators convert to it.
+struct Flags {
+  Flags(bool given) : is_set(given) {}
+  bool is_set;
+};
+inline void graphcache_key(graphcache::Keyer& keyer, const Flags& flags) { keyer.add(flags.is_set); }
+enum Plain { kOne = 1, kTwo = 2 };
+
 enum class Mode { kFast, kExact };
 inline void graphcache_key(graphcache::Keyer& keyer, Mode mode) { keyer.add(mode == Mode::kFast ? "fast" : "exact"); }
 

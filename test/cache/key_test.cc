@@ -211,6 +211,9 @@ TEST(KeyTest, TypesOfTheUserAreFramedAndNestAndTheirGraphcacheKeyPrecedesEveryOt
   EXPECT_EQ(key(user::Name{"ab"}), key(user::Name{"cd"}));
   EXPECT_NE(key(user::Name{"ab"}), key(user::Name{"abc"}));
   EXPECT_EQ(key(user::Mode::kFast).label(), "fast");
+  EXPECT_NE(key(&shape), key(&shape + 1));
+  EXPECT_NE(key(user::kOne), key(user::kTwo));
+  EXPECT_NE(key(user::Flags(true)), key(user::Flags(false)));
 }
 
 TEST(KeyTest, ExceptionsOfGraphcacheKeyPassThrough) {

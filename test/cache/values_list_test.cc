@@ -124,21 +124,27 @@ TEST_F(ValuesListTest, WhatDependsOnTheValuesIsDerived) {
 // Beyond sixteen entries of a key, all others share one, also lists of other sizes.
 TEST_F(ValuesListTest, ListsOfOtherSizesAreOtherWork) {
   Cache cache;
-  const auto run = [&](int count) {
-    ValueList all;
-    for (int v = 0; v < count; ++v) all.add(v + 2.5);
-    EXPECT_SUCCESS(cache.run(key("k"), stream, values(all), [&, count](cudaStream_t on, const ListedValues& given) {
-      CUDA_OK(fill_data(on, 0));
-      for (int v = 0; v < count; ++v) {
-        const auto number = static_cast<float>(given.number(static_cast<std::size_t>(v)));
-        CUDA_OK(add_to_data(on, number));
-      }
-      return cudaSuccess;
-    }));
-    expect_data(static_cast<float>(count * (count - 1) / 2 + 2.5 * count));
+  int count = 0;
+  const auto fn = [&](cudaStream_t on, const ListedValues& given) {
+    CUDA_OK(fill_data(on, 0));
+    for (int v = 0; v < count; ++v) {
+      const auto number = static_cast<float>(given.number(static_cast<std::size_t>(v)));
+      CUDA_OK(add_to_data(on, number));
+    }
+    return cudaSuccess;
   };
-  for (int count = 0; count < 24; ++count) run(count);
-  for (const int count : {20, 18, 20, 22, 0, 3, 23}) run(count);
+  auto step = cache.prepare(key("k"), fn), other = step;
+  const auto run = [&](int size, decltype(step)* by) {
+    ValueList all;
+    for (int v = 0; v < size; ++v) all.add(v + 2.5);
+    count = size;
+    EXPECT_SUCCESS(by != nullptr ? by->run(stream, values(all)) : cache.run(key("k"), stream, values(all), fn));
+    expect_data(static_cast<float>(size * (size - 1) / 2 + 2.5 * size));
+  };
+  for (int size = 0; size < 24; ++size) run(size, nullptr);
+  for (const int size : {20, 18, 20, 22, 0, 3, 23}) run(size, nullptr);
+  for (int i = 0; i < 6; ++i) run(20 + i % 2, i % 2 == 0 ? &step : &other);
+  for (const int size : {17, 20, 17}) run(size, size == 17 ? &step : &other);
 }
 
 TEST_F(ValuesListTest, MemoryOfEarlierRunsMayBeGone) {

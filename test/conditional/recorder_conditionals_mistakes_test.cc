@@ -4,6 +4,7 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "conditionals_support.h"
 
@@ -109,6 +110,23 @@ TEST_F(ConditionalsMistakesTest, AnExceptionOfABodyPasses) {
                          }),
                std::runtime_error);
   expect_whole();
+}
+
+// The graph would lack the rest of the body.
+TEST_F(ConditionalsMistakesTest, AnExceptionOfABodyThatFnCatchesMakesTheRunDirect) {
+  for (int i = 0; i < 3; ++i) {
+    begin(2, 1);
+    EXPECT_RUN(kEager, run(cache, [&](Recorder&, Body& body) {
+                 try {
+                   while_node(body, condition.get(), [&](Body& inner) {
+                     step(inner, 7, 3);
+                     throw std::runtime_error("caught");
+                   });
+                 } catch (const std::runtime_error&) {
+                 }
+               }));
+    EXPECT_EQ(number.first(), after_run(1, by_one_step));
+  }
 }
 
 TEST_F(ConditionalsMistakesTest, AFailingCallInABodyFailsTheRun) {
@@ -229,15 +247,16 @@ TEST_F(ConditionalsMistakesTest, WhereCapturesMustNotFailAnExceptionOfABrokenBod
 
 TEST_F(ConditionalsMistakesTest, WorkThatWaitsForTheOuterCaptureIsRunDirectly) {
   Event recorded;
-  for (const unsigned value : {1u, 0u}) {
+  // The query breaks the outer capture, and CUDA then frees the node.
+  for (const auto& [value, queries] : {std::pair(1u, false), {0u, false}, {1u, true}, {0u, true}}) {
     begin(2, value);
-    EXPECT_RUN(kEager, cache.run(key("merged"), stream, [&](Recorder& rec) {
+    EXPECT_RUN(kEager, cache.run(key("merged", queries), stream, [&](Recorder& rec) {
       step(rec, 3, 1);
       CUDA_OK(cudaEventRecord(recorded, rec.stream()));
       if_node(rec, condition.get(), [&](Body& body) {
-        (void)cudaStreamWaitEvent(body.stream(), recorded, 0);
+        (void)(queries ? cudaStreamQuery(rec.stream()) : cudaStreamWaitEvent(body.stream(), recorded, 0));
         cudaGetLastError();
-        step(body, 7, 3);
+        if_node(body, condition.get(), [&](Body& inner) { step(inner, 7, 3); });
       });
       step(rec, 5, 2);
     }));
@@ -297,6 +316,18 @@ TEST_F(ConditionalsMistakesTest, WorkOfABodyThatGoesElsewhereIsRefused) {
       EXPECT_EQ(number.first(), 2);
     }
   }
+}
+
+TEST_F(ConditionalsMistakesTest, WorkOfABodyOnAForkOfTheRunIsRefused) {
+  Stream side;
+  begin(2, 0);
+  const auto fn = [&](Recorder& rec) {
+    let_follow(side, rec.stream());
+    if_node(rec, condition.get(), [&](Body&) { CUDA_OK(launch(blend, 1, 1, side, number.get(), 1, 7, 3)); });
+    let_follow(rec.stream(), side);
+  };
+  EXPECT_ERROR(kInvalidArgument, cache.run(key("fork"), stream, fn), "use Body::stream()");
+  EXPECT_EQ(number.first(), 2);
 }
 
 TEST_F(ConditionalsMistakesTest, ANodeOnAForkOfTheRunWorks) {

@@ -161,10 +161,12 @@ TEST_F(MistakesDiagnoseTest, TheEndOfACaptureInFnIsNamedAndLogged) {
 TEST_F(MistakesDiagnoseTest, ALambdaWithoutAFrameOfItsOwnIsNamed) {
   Cache cache(diagnosing());
   float* weights = nullptr;
-  EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](cudaStream_t) __attribute__((always_inline)) {
-    if (weights == nullptr) (void)cudaMalloc(reinterpret_cast<void**>(&weights), 64);
-  }));
-  EXPECT_TRUE(has(cache.entries().front().error, {"cudaMalloc, called by a lambda of graphcache::test::", "TestBody() in this thread"}));
+  EXPECT_RUN(kEager, cache.run(
+                         key("k"), stream, [&](cudaStream_t) __attribute__((always_inline)) {
+                           if (weights == nullptr) (void)cudaMalloc(reinterpret_cast<void**>(&weights), 64);
+                         }));
+  EXPECT_TRUE(has(cache.entries().front().error,
+                  {"cudaMalloc, called by a lambda of graphcache::test::", "TestBody() in this thread"}));
   CUDA_OK(cudaFree(weights));
 }
 
@@ -326,7 +328,8 @@ TEST_F(MistakesDiagnoseTest, TheErrorThatIsReturnedNamesTheCallAndAKeyThatBreaks
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_TRUE(has(lines[0], {"key (\"a\"): the capture broke: cudaStreamSynchronize, called by "}));
   EXPECT_TRUE(has(lines[1], {"key (\"b\"): the capture broke: cudaStreamSynchronize, called by "}));
-  EXPECT_TRUE(has(lines[2], {"key (\"a\"): a run failed: the capture broke in fn: cudaStreamSynchronize, called by "})) << "the fourth error";
+  EXPECT_TRUE(has(lines[2], {"key (\"a\"): a run failed: the capture broke in fn: cudaStreamSynchronize, called by "}))
+      << "the fourth error";
 }
 
 TEST_F(MistakesDiagnoseTest, ABreakAfterAFailureWithoutOneIsLoggedBeforeFnGoesOn) {

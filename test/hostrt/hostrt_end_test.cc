@@ -428,6 +428,14 @@ TEST_F(ContextTest, TheFirstCallAfterADeviceResetMayBeARun) {
   EXPECT_THAT(gone.ToString(), HasSubstr("Cache::clear()"));
   cache.clear();
   use(cache, cudaStreamLegacy);
+  for (const char* const fails : {"cudaCtxGetId", "cudaFree"}) {
+    cache.clear();
+    OK(cudaDeviceReset());
+    hostrt::fail_call(fails, 1, cudaErrorMemoryAllocation);
+    EXPECT_EQ(cudaErrorMemoryAllocation, cuda_error(run(cache, 9, cudaStreamLegacy, 1).status())) << fails;
+    hostrt::clear_failures();
+    use(cache, cudaStreamLegacy);
+  }
   expect_no_misuse();
 }
 

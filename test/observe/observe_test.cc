@@ -173,6 +173,20 @@ TEST_F(ObserveTest, OneListenerServesTwoCaches) {
 }
 
 #ifndef GRAPHCACHE_TEST_CUDA
+TEST_F(ObserveTest, ADeviceWhoseMemoryCannotBeAskedForDoesNotBecomeTheCurrentOne) {
+  hostrt::set_device_count(2);
+  const Key none;
+  for (const char* const fails : {"cudaSetDevice", "cudaThreadExchangeStreamCaptureMode", "cudaMemGetInfo"}) {
+    hostrt::fail_call(fails, 1, cudaErrorUnknown);
+    EXPECT_TRUE(MemoryMeter(1).begin({.kind = EventKind::kUpload, .key = none}).ok());
+    int device = 1;
+    CUDA_OK(cudaGetDevice(&device));
+    EXPECT_EQ(device, 0) << fails;
+    cudaGetLastError();
+  }
+  hostrt::clear_failures();
+}
+
 // Only there no other process takes memory of the device.
 TEST_F(ObserveTest, DeviceMemoryOfEventsThatOverlapIsMeasuredOnce) {
   MemoryMeter meter(0);

@@ -1,5 +1,4 @@
 // Sizes rounded up to buckets.
-#include "graphcache/advice.h"
 #include "graphcache/buckets.h"
 
 #include <gtest/gtest.h>
@@ -10,6 +9,8 @@
 #include <limits>
 #include <utility>
 #include <vector>
+
+#include "graphcache/advice.h"
 
 namespace graphcache {
 namespace {
@@ -118,6 +119,7 @@ TEST(BucketsTest, FitIsTheBestOfAllChoices) {
 TEST(BucketsTest, FitOfManySizesIsNearTheBest) {
   std::vector<std::pair<std::int64_t, std::uint64_t>> sizes;
   for (std::int64_t size = 1; size <= 5000; ++size) sizes.emplace_back(size, 1);
+  EXPECT_EQ(fit_buckets({sizes.begin(), sizes.begin() + 513}, 513).size(), 512u);
   const Buckets fitted = fit_buckets(sizes, 10);
   EXPECT_EQ(fitted.size(), 10u);
   EXPECT_EQ(fitted.largest(), 5000);

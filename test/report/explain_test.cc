@@ -85,6 +85,15 @@ TEST_F(ExplainTest, ADisabledCache) {
   EXPECT_TRUE(says(explain(cache, key("k")), "The cache captures nothing"));
 }
 
+TEST_F(ExplainTest, ACacheWhoseRunsFail) {
+  Cache cache, invalid({.max_executables = -1});
+  EXPECT_FALSE(run_add(invalid, key("k")).ok());
+  EXPECT_TRUE(says(explain(invalid, key("k")), "Every run fails: Options::max_executables is -1"));
+  hostrt::fail_call("cudaStreamIsCapturing", 1, cudaErrorInvalidResourceHandle);
+  EXPECT_FAILURE(kInvalidArgument, run_add(cache, key("k")));
+  EXPECT_SUCCESS(cache.status()) << "another stream may do";
+}
+
 TEST_F(ExplainTest, TheRuleThatGaveAnExecutable) {
   Cache cache({.max_executables = 1});
   EXPECT_TRUE(run_add(cache, key("a")).ok());

@@ -69,33 +69,20 @@ TEST(StatsTest, RatesCountHitsMissesAndEagerRuns) {
   EXPECT_DOUBLE_EQ(stats.graph_rate(), 0.5);
 }
 
-// All of an enumeration's values have different names, and no other value has one.
+// Checks the names of an enumeration, in its order, each followed by a space. No other value has one.
 template <class Enum>
-void expect_names(std::size_t count, const std::map<Enum, std::string>& known) {
-  std::set<std::string> names;
-  for (std::size_t i = 0; i < count; ++i) names.insert(to_string(static_cast<Enum>(i)));
-  EXPECT_EQ(names.size(), count);
-  for (const auto& [value, name] : known) EXPECT_EQ(to_string(value), name);
+void expect_names(int count, const std::string& names) {
+  std::string found;
+  for (int i = 0; i < count; ++i) found += std::string(to_string(static_cast<Enum>(i))) + " ";
+  EXPECT_EQ(found, names);
   for (const int none : {99, -1}) EXPECT_STREQ(to_string(static_cast<Enum>(none)), "unknown");
 }
 
 TEST(StatsTest, OutcomesAndReasonsHaveNames) {
-  expect_names<Outcome>(kOutcomeCount, {{Outcome::kReplayed, "replayed"},
-                                        {Outcome::kPatched, "patched"},
-                                        {Outcome::kSwitched, "switched"},
-                                        {Outcome::kRestored, "restored"},
-                                        {Outcome::kUpdated, "updated"},
-                                        {Outcome::kInstantiated, "instantiated"},
-                                        {Outcome::kEager, "eager"},
-                                        {Outcome::kInlined, "inlined"}});
-  expect_names<EagerReason>(kEagerReasonCount, {{EagerReason::kDisabled, "disabled"},
-                                                {EagerReason::kCaptureAfter, "capture_after"},
-                                                {EagerReason::kCaptureFailed, "capture_failed"},
-                                                {EagerReason::kBackoff, "backoff"},
-                                                {EagerReason::kBudget, "budget"},
-                                                {EagerReason::kOutOfMemory, "out_of_memory"},
-                                                {EagerReason::kRefused, "refused"},
-                                                {EagerReason::kLaunchFailed, "launch_failed"}});
+  expect_names<Outcome>(kOutcomeCount, "replayed patched switched restored updated instantiated eager inlined ");
+  expect_names<EagerReason>(kEagerReasonCount,
+                            "disabled capture_after capture_failed backoff budget out_of_memory refused launch_failed "
+                            "nothing_captured hands_out_memory ");
 }
 
 void expect_all(const std::string& text, const std::vector<std::string>& parts) {

@@ -156,10 +156,20 @@ struct IsCharArray : std::false_type {};
 template <size_t n>
 struct IsCharArray<char[n]> : std::true_type {};
 
+// Converts to an enumeration and to nothing that this converts to.
+template <class E>
+struct Exactly {
+  template <class T, class = std::enable_if_t<std::is_same_v<T, E>>>
+  operator T() const;
+};
+template <class T>
+using KeyProbe = std::conditional_t<std::is_enum_v<T>, Exactly<T>, T>;
+
 template <class T, class = void>
 struct HasGraphcacheKey : std::false_type {};
 template <class T>
-struct HasGraphcacheKey<T, std::void_t<decltype(graphcache_key(std::declval<Keyer&>(), std::declval<const T&>()))>>
+struct HasGraphcacheKey<
+    T, std::void_t<decltype(graphcache_key(std::declval<Keyer&>(), std::declval<const KeyProbe<T>&>()))>>
     : std::true_type {};
 
 template <class>
