@@ -222,7 +222,9 @@ struct EntryInfo {
   std::size_t nodes = 0;                   // The number of nodes of its graph. 0 before the first capture.
   std::size_t slot_nodes = 0;              // The number of nodes that hold values of slots.
   std::size_t estimated_device_bytes = 0;  // Device memory of its executable, estimated.
-  std::size_t last_use_order = 0;          // 0 for the entry that was used last, 1 for the one before it, and so on.
+  // 0 for the entry that was used last, 1 for the one before it, and so on. Hits of several threads between two runs
+  // that are no hits may be in any order.
+  std::size_t last_use_order = 0;
 };
 
 // Readable text, whose format may change. graphcache/format.h makes the types of this header printable by fmt.

@@ -26,6 +26,7 @@ inline PyObject* namespace_type = nullptr;  // types.SimpleNamespace
 inline PyObject* placeholder = nullptr;     // functools.Placeholder, or null
 inline PyObject* slot_names = nullptr;      // copyreg._slotnames
 inline PyObject* copy_of = nullptr;         // copy.copy
+inline PyObject* kind_of_fields = nullptr;  // that of a dataclass's fields that are no variables of the class
 
 inline PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); }
 
@@ -175,8 +176,11 @@ inline py::list attributes_of(PyObject* of) {
     }
   }
   const py::object fields = attribute_of(reinterpret_cast<PyObject*>(Py_TYPE(of)), fields_name());
-  py::list names = fields ? py::list(fields) : py::list();
+  py::list names;
   if (fields) {
+    for (const auto& [name, field] : py::reinterpret_borrow<py::dict>(fields)) {
+      if (field.attr("_field_type").is(kind_of_fields)) names.append(name);
+    }
     const py::handle type(reinterpret_cast<PyObject*>(Py_TYPE(of)));
     for (const py::handle name : py::list(py::handle(slot_names)(type))) {
       if (!fields.contains(name)) names.append(name);
@@ -272,12 +276,11 @@ class Changed {
       for (std::size_t i = 0; i < parts.size(); ++i) all[i] = std::move(parts[i].now);
       if (PyTuple_CheckExact(of)) return all;
       const py::handle type(reinterpret_cast<PyObject*>(Py_TYPE(of)));
-      return py::hasattr(type, "_make") ? type.attr("_make")(all) : type(all);
+      const py::object made = py::hasattr(type, "_make") ? type.attr("_make")(all) : type(all);
+      for (const py::handle pair : attributes_of(of)) set_added(made, pair, parts);
+      return made;
     }
     py::object copy = py::handle(copy_of)(py::handle(of));
-    const auto check = [](int failed) {
-      if (failed != 0) throw py::error_already_set();
-    };
     for (std::size_t i = 0; i < parts.size(); ++i) {
       PyObject *const name = parts[i].name.ptr(), *const now = parts[i].now.ptr();
       if (!parts[i].differs()) continue;
@@ -286,14 +289,19 @@ class Changed {
                                         : PyObject_GenericSetAttr(copy.ptr(), name, now));
     }
     if (PyList_CheckExact(of) || PyDict_CheckExact(of) || holder == Holder::kFields) return copy;
-    for (const py::handle pair : attributes_of(of)) {  // that repeat what it holds
-      for (const Part& part : parts) {
-        if (part.differs() && part.before.ptr() == PyTuple_GET_ITEM(pair.ptr(), 1)) {
-          check(PyObject_GenericSetAttr(copy.ptr(), PyTuple_GET_ITEM(pair.ptr(), 0), part.now.ptr()));
-        }
-      }
-    }
+    for (const py::handle pair : attributes_of(of)) set_added(copy, pair, parts);
     return copy;
+  }
+  static void check(int failed) {
+    if (failed != 0) throw py::error_already_set();
+  }
+  // Sets an attribute that a subclass has added: to what a part has become, if it repeats that.
+  static void set_added(const py::object& copy, const py::handle& pair, const std::vector<Part>& parts) {
+    PyObject* now = PyTuple_GET_ITEM(pair.ptr(), 1);
+    for (const Part& part : parts) {
+      if (part.before.ptr() == PyTuple_GET_ITEM(pair.ptr(), 1)) now = part.now.ptr();
+    }
+    check(PyObject_GenericSetAttr(copy.ptr(), PyTuple_GET_ITEM(pair.ptr(), 0), now));
   }
 
   const Change& change_;

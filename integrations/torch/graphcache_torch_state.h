@@ -158,9 +158,11 @@ class State : public std::enable_shared_from_this<State> {
     capture_mutex().lock();
     capturing = this;
     pending_.key = key;
-    // Weights that are cast in a capture are in its memory, and weights cast before it are not computed in it.
+    // Weights that are cast in a capture are in its memory, and weights cast before it are not computed in it. Regions
+    // in `fn` may switch their cache on again.
     pending_.caches_casts = at::autocast::is_autocast_cache_enabled();
     at::autocast::set_autocast_cache_enabled(false);
+    at::autocast::clear_cache();
     pending_.stream = stream;
     pending_.shares_memory = shares_memory(key);
     // A second recording of one run shows which arguments are addresses of temporaries: it has them elsewhere.
@@ -217,6 +219,7 @@ class State : public std::enable_shared_from_this<State> {
   // To be called once `fn` has returned. Throws if it has left tensors in memory that other keys use for temporaries,
   // and sets `must_capture_again` then.
   void check_what_is_left(bool* must_capture_again) {
+    at::autocast::clear_cache();
     if (pending_.record.pool != pool_) return;
     const PoolMemory memory(*pool_);
     std::size_t bytes = 0;
@@ -390,6 +393,7 @@ class State : public std::enable_shared_from_this<State> {
       capturing = nullptr;
       capture_mutex().unlock();
     };
+    at::autocast::clear_cache();
     at::autocast::set_autocast_cache_enabled(pending_.caches_casts);
     generators_.end_capture(&pending_.record.draws);
     if (std::exchange(pending_.is_marked, false)) end_allocator_capture(device_);

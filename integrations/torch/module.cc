@@ -11,9 +11,11 @@
 
 namespace {
 
-// Whether the object has its PyCache yet.
+// Whether the object has its PyCache yet. The garbage collector of older Pythons may meet it without its layout.
 bool is_constructed(PyObject* self) {
-  return reinterpret_cast<py::detail::instance*>(self)->get_value_and_holder().holder_constructed();
+  auto* const made = reinterpret_cast<py::detail::instance*>(self);
+  const bool has_layout = made->simple_layout || made->nonsimple.values_and_holders != nullptr;
+  return has_layout && made->get_value_and_holder().holder_constructed();
 }
 
 py::object run_verb(PyCache& cache, const py::handle& key, const Applied& call) { return cache.run(key, call); }
@@ -111,6 +113,7 @@ PYBIND11_MODULE(_C, m) {
   slot_names = take("copyreg", "_slotnames");
   if (py::hasattr(py::module_::import("functools"), "Placeholder")) placeholder = take("functools", "Placeholder");
   copy_of = take("copy", "copy");
+  kind_of_fields = take("dataclasses", "_FIELD");
   WithoutDynamo::setter = take("torch._C._dynamo.eval_frame", "set_eval_frame");
 
   py::class_<PyCache> cache(m, "Cache", py::custom_type_setup(collect_cycles), R"(A cache of CUDA graphs of one device.

@@ -818,7 +818,13 @@ class PyCache {
       return py::module_::import("torch.utils._pytree")
           .attr("tree_map_only")(py::module_::import("torch").attr("Tensor"), copy_in_tree, py::handle(part));
     };
-    return Changed(change)(returned.ptr());
+    try {
+      return Changed(change)(returned.ptr());
+    } catch (const py::value_error&) {  // of check_depth()
+      if (whole.movement == nullptr) throw;
+      whole.movement->why_direct = "what fn returns contains itself, or is nested too deeply";
+      return returned;
+    }
   }
 
   std::shared_ptr<Records> records_ = std::make_shared<Records>();

@@ -84,7 +84,8 @@ def same(a, b):
     if isinstance(a, dict):
         return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
+        added = getattr(a, "__dict__", {}).keys() == getattr(b, "__dict__", {}).keys()
+        return added and len(a) == len(b) and all(map(same, a, b))
     if dataclasses.is_dataclass(a):
         return all(same(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(a))
     return same(vars(a), vars(b)) if hasattr(a, "__dict__") else a == b
@@ -109,6 +110,25 @@ AlsoPlain = dataclasses.make_dataclass("AlsoPlain", (), bases=(Plain,))
 Frozen = dataclasses.make_dataclass("Frozen", ["x", ("scale", float, 2.0)], frozen=True)
 Slots = dataclasses.make_dataclass("Slots", ["x", ("scale", float, 2.0)], slots=True)
 Nested = dataclasses.make_dataclass("Nested", ["inner", "rest"], frozen=True, slots=True, kw_only=True)
+
+
+@dataclasses.dataclass(slots=True)
+class Classed:
+    x: torch.Tensor
+    eps: typing.ClassVar[float] = 0.5
+    registry: typing.ClassVar[dict] = {}
+
+
+class Added(Named):
+    """Has attributes beside its items."""
+
+
+def added(x):
+    named = Added(x)
+    named.text, named.repeated = "added", x
+    return named
+
+
 Color, Count = enum.Enum("Color", "RED BLUE"), enum.IntEnum("Count", "ONE TWO")
 List, Dict = type("List", (list,), {}), type("Dict", (dict,), {})
 
@@ -234,6 +254,9 @@ def ways_of_containers():
     yield "dataclass", 1, lambda i: of(fields, Plain(rand(1000), number()))
     yield "frozen dataclass", 1, lambda i: of(fields, Frozen(rand(1000), number()))
     yield "dataclass with slots", 1, lambda i: of(fields, Slots(rand(1000), number()))
+    yield "dataclass with class variables", 1, lambda i: of(lambda p: p.x * p.eps, Classed(rand(1000)))
+    yield "named tuple with attributes", 1, lambda i: of(
+        lambda t: t.x * t.scale + t.repeated * len(t.text), added(rand(1000)))
     yield "nested dataclasses", 1, lambda i: of(
         lambda p: p.inner.x * p.inner.scale + p.rest["a"].x,
         Nested(inner=Plain(rand(1000), number()), rest={"a": Frozen(rand(1000))}))
@@ -339,6 +362,8 @@ def results():
     yield "dataclass with slots", lambda x: Slots(x * 3)
     yield "nested dataclasses", lambda x: Nested(inner=Plain(x * 3, more=[x * 4]), rest={"a": Frozen(x * 5)})
     yield "named tuple", lambda x: Named(x * 3)
+    yield "named tuple with attributes", lambda x: added(x * 3)
+    yield "dataclass with class variables", lambda x: Classed(x * 3)
     yield "ModelOutput", lambda x: ModelOutput(x * 3, (x * 4, None))
     yield "OrderedDict", lambda x: collections.OrderedDict(b=x * 3, a=x * 4)
     yield "defaultdict", lambda x: collections.defaultdict(list, b=[x * 3])

@@ -1,4 +1,5 @@
 # The module graphcache_torch: python3 -m unittest test_torch. Most of it needs a GPU, and is skipped without one.
+import contextlib
 import copy
 import gc
 import os
@@ -211,6 +212,42 @@ except RuntimeError as why:
             with torch.no_grad():
                 layer.weight.mul_(3)
         self.assertEqual(cache.stats()["captures"], 2)
+
+    def test_a_region_of_fn_that_caches_its_casts(self):
+        class Decorated(torch.nn.Linear):
+            @torch.autocast("cuda", dtype=torch.bfloat16)
+            def forward(self, x):
+                return super().forward(x) + super().forward(x * 2)
+
+        for around in (contextlib.nullcontext(), torch.autocast("cuda", dtype=torch.bfloat16)):
+            cache = new_cache(capture_after=1)
+            layer = Decorated(64, 64).cuda()
+            x = torch.rand(32, 64, device="cuda")
+            for i in range(6):
+                region = around if i >= 3 else torch.autocast("cuda", dtype=torch.bfloat16)
+                with region, torch.no_grad():
+                    for _ in range(2):
+                        found = cache.run("f", layer, x)
+                        torch.rand(1 << 20, device="cuda")
+                        self.equal(found, layer(x))
+                with torch.no_grad():
+                    layer.weight.mul_(1.5)
+            self.assertGreater(cache.stats()["replayed"], 3)
+
+    def test_a_result_that_contains_itself_is_direct(self):
+        def fn(x):
+            node = {"x": x * 2, "children": [x * 3]}
+            node["self"] = node
+            return node
+
+        cache = new_cache()
+        for i in range(4):
+            x = torch.rand(100, device="cuda") + i
+            found = cache.run("f", fn, x)
+            self.assertIs(found["self"], found)
+            self.equal(found["x"], x * 2)
+            self.equal(found["children"][0], x * 3)
+        self.assertEqual(cache.stats()["eager"], 4)
 
     def test_a_training_step(self):
         def trained(step_of):

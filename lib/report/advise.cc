@@ -409,18 +409,18 @@ class Adviser {
   // Finds keys that were only captured at one place, and run at another one.
   void look_at_places() {
     const auto hash = [](const Key& key) { return key.hash(); };
-    std::unordered_map<Key, std::pair<const EntryInfo*, std::uint64_t>, decltype(hash)> ran(0, hash);
+    std::unordered_map<Key, std::map<const void*, std::uint64_t>, decltype(hash)> ran(0, hash);  // By place.
     for (const EntryInfo& entry : entries_) {
-      if (const std::uint64_t runs = runs_of(entry.outcomes); runs != 0) ran[entry.key] = {&entry, runs};
+      if (const std::uint64_t runs = runs_of(entry.outcomes); runs != 0) ran[entry.key][entry.place] += runs;
     }
     std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> elsewhere;  // Keys and their runs, by label.
     for (const EntryInfo& entry : entries_) {
       const auto at = ran.find(entry.key);
       if (!entry.recorded || runs_of(entry.outcomes) != 0 || at == ran.end()) continue;
-      if (at->second.first->place == entry.place) continue;  // On another stream.
+      if (at->second.count(entry.place) != 0) continue;  // On another stream, or with values of another kind.
       auto& [keys, runs] = elsewhere[entry.label];
       ++keys;
-      runs += at->second.second;
+      for (const auto& [place, runs_there] : at->second) runs += runs_there;
     }
     for (const auto& [label, counts] : elsewhere) {
       if (counts.second < kFewest) continue;

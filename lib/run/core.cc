@@ -338,11 +338,12 @@ absl::StatusOr<GraphInfo> Core::graph(std::uint64_t number) {
   info.label = std::string(entry->key.label());
   const LastErrorGuard last_error;
   DeviceGuard current(options.device);
-  if (!current.status().ok()) return current.status();
-  if (absl::Status other = check_context(); !other.ok()) return other;
+  absl::Status unfit = current.status();
+  if (unfit.ok()) unfit = check_context();
+  if (!unfit.ok()) return with_key(unfit, entry->key);
   const Recorded& of = recorded(*entry);
   if (!read_graph_info(of.readable(), *of.content, &info)) {
-    return absl::InternalError("the runtime could not report the types or the dependencies of the graph's nodes");
+    return with_key(absl::InternalError("CUDA could not report the graph's nodes"), entry->key);
   }
   return info;
 }

@@ -139,7 +139,8 @@ class Operation {
  public:
   Operation(Core& core, EventKind kind, const Entry& entry, std::chrono::nanoseconds Stats::*time)
       : core_(core), span_(*core.audience, Core::event_of(kind, entry)), time_(time) {
-    if (kind != EventKind::kUpload) span_.event.loss = entry.info.executable_lost;
+    const bool is_lost = kind != EventKind::kUpload && executable_of(entry) == nullptr;
+    if (is_lost) span_.event.loss = entry.info.executable_lost;
     span_.event.status = absl::CancelledError("");  // Until it is done.
   }
   ~Operation() { core_.store.count(time_, std::chrono::steady_clock::now() - begin_); }

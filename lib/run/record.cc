@@ -85,7 +85,8 @@ Captured Run::capture_fn(const detail::Call& call, const TellBreak& tell, bool k
     }
     stream = own.get();
   }
-  CacheEvent event = Core::event_of(EventKind::kCapture, *entry_, entry_->info.template_lost);
+  const bool is_lost = entry_->graphs == nullptr;
+  CacheEvent event = Core::event_of(EventKind::kCapture, *entry_, is_lost ? entry_->info.template_lost : Loss::kNone);
   event.graph = 0;  // In verify mode the entry has one.
   event.stream = stream;
   Audience::Span report(*core_.audience, event);

@@ -290,7 +290,6 @@ void Store::lose_executable(Entry* locked, Loss why) {
 
 void Store::lose_template(Entry* locked, Loss why) {
   locked->info.template_lost = why;
-  locked->info.values.clear();
   count(&Stats::forgotten);
   policy_.forgotten(locked->id);
   forget_signature(locked);

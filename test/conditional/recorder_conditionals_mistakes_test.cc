@@ -250,7 +250,7 @@ TEST_F(ConditionalsMistakesTest, WorkThatWaitsForTheOuterCaptureIsRunDirectly) {
   // The query breaks the outer capture, and CUDA then frees the node.
   for (const auto& [value, queries] : {std::pair(1u, false), {0u, false}, {1u, true}, {0u, true}}) {
     begin(2, value);
-    EXPECT_RUN(kEager, cache.run(key("merged", queries), stream, [&](Recorder& rec) {
+    EXPECT_RUN(kEager, cache.run(key("merged", queries), stream, [&, queries = queries](Recorder& rec) {
       step(rec, 3, 1);
       CUDA_OK(cudaEventRecord(recorded, rec.stream()));
       if_node(rec, condition.get(), [&](Body& body) {
