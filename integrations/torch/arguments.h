@@ -179,7 +179,7 @@ inline py::list attributes_of(PyObject* of) {
   py::list names;
   if (fields) {
     for (const auto& [name, field] : py::reinterpret_borrow<py::dict>(fields)) {
-      if (field.attr("_field_type").is(kind_of_fields)) names.append(name);
+      if (field.attr("_field_type").ptr() == kind_of_fields) names.append(name);
     }
     const py::handle type(reinterpret_cast<PyObject*>(Py_TYPE(of)));
     for (const py::handle name : py::list(py::handle(slot_names)(type))) {
