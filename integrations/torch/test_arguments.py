@@ -255,8 +255,6 @@ def ways_of_containers():
     yield "frozen dataclass", 1, lambda i: of(fields, Frozen(rand(1000), number()))
     yield "dataclass with slots", 1, lambda i: of(fields, Slots(rand(1000), number()))
     yield "dataclass with class variables", 1, lambda i: of(lambda p: p.x * p.eps, Classed(rand(1000)))
-    yield "named tuple with attributes", 1, lambda i: of(
-        lambda t: t.x * t.scale + t.repeated * len(t.text), added(rand(1000)))
     yield "nested dataclasses", 1, lambda i: of(
         lambda p: p.inner.x * p.inner.scale + p.rest["a"].x,
         Nested(inner=Plain(rand(1000), number()), rest={"a": Frozen(rand(1000))}))
