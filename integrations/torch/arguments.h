@@ -295,12 +295,15 @@ class Changed {
   static void check(int failed) {
     if (failed != 0) throw py::error_already_set();
   }
-  // Sets an attribute that a subclass has added: to what a part has become, if it repeats that.
+  // Sets an attribute that a subclass has added: to what a part has become, if it repeats that. Only tuples are made
+  // without the others.
   static void set_added(const py::object& copy, const py::handle& pair, const std::vector<Part>& parts) {
-    PyObject* now = PyTuple_GET_ITEM(pair.ptr(), 1);
+    PyObject* const before = PyTuple_GET_ITEM(pair.ptr(), 1);
+    PyObject* now = before;
     for (const Part& part : parts) {
-      if (part.before.ptr() == PyTuple_GET_ITEM(pair.ptr(), 1)) now = part.now.ptr();
+      if (part.before.ptr() == before) now = part.now.ptr();
     }
+    if (now == before && !PyTuple_Check(copy.ptr())) return;
     check(PyObject_GenericSetAttr(copy.ptr(), PyTuple_GET_ITEM(pair.ptr(), 0), now));
   }
 
