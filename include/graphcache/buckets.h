@@ -32,8 +32,8 @@ class Buckets {
   // Returns the smallest bucket that is at least n. Above the largest bucket, returns the next multiple of the largest
   // one, or n itself if that multiple does not fit a std::int64_t.
   std::int64_t up(std::int64_t n) const;
-  // The same for a floating-point value. NaN and values outside the range of std::int64_t count as the largest
-  // std::int64_t.
+  // The same for a floating-point value. NaN and values above the range of std::int64_t count as the largest
+  // std::int64_t, and values below it as the smallest.
   template <class F, std::enable_if_t<std::is_floating_point_v<F>, int> = 0>
   std::int64_t up(F x) const {
     return up(ceiling(static_cast<double>(x)));
