@@ -92,7 +92,7 @@ struct Options {
   // and compares it with the key's graph. What differs and is neither a value nor a slot is a finding (Stats::stale).
   // So `fn` must do nothing on the host that must not happen twice. It may be called five times, with 64 KiB of stack.
   // 0: off, at no cost, unless the environment variable GRAPHCACHE_VERIFY holds n when the cache is made. A negative
-  // number, or a variable that holds no such number and not no, off or false, makes every run fail.
+  // number, or a variable that holds neither a number nor no, off or false, makes every run fail.
   // docs/guide/mistakes.md says what it finds.
   int verify_every = 0;
 

@@ -25,10 +25,10 @@ struct Hits {
   std::atomic<const std::atomic<cudaError_t>*> late_error{&kUnusual};
   std::atomic<std::uint64_t> epoch{1};  // Grows with each run that is not a hit.
 
-  // With Audience::hits_mask() as the upper bits, and the complement of these. Runs are sampled by the upper bits of a
-  // product, because a program may run its caches in turn.
+  // A run is sampled if the upper bits of a product are all set, as many as Audience::hits_mask() has. By the lower
+  // bits of its number, one of two caches that a program runs in turn would have no sample.
   static constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15;
-  std::uint64_t hits_skipped = 0;
+  std::uint64_t hits_skipped = 0;  // The bits that do not count.
   bool is_sampled() const { return (this_thread.uses * kGolden | hits_skipped) == UINT64_MAX; }
 
   // Whether this thread may make a hit by a mere launch now. If not, the run takes the way through the library.

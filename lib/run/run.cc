@@ -74,10 +74,10 @@ absl::StatusOr<Outcome> Run::find_and_run() {
     if (!is_reported_ && core_.hits->is_sampled()) return reported([this] { return find_and_run(); });
     const bool is_nested = active_recording != nullptr;
     const bool is_foreign = !is_nested && options.inline_in_foreign_capture && is_in_foreign_capture();
-    if (is_nested || is_foreign || !core_.enabled) ++detail::this_thread.uses;  // Else claim() does.
-    if (is_nested) return run_nested();
-    if (is_foreign) return run_inlined();
-    if (!core_.enabled) return run_disabled();
+    if (is_nested || is_foreign || !core_.enabled) {
+      ++detail::this_thread.uses;  // Else claim() counts it.
+      return is_nested ? run_nested() : is_foreign ? run_inlined() : run_disabled();
+    }
   }
   if (absl::Status held = claim(); !held.ok()) return failed(std::move(held));
   if (options.verify_every != 0 && !call_.makes_graph()) {

@@ -247,7 +247,7 @@ TEST_F(ConditionalsMistakesTest, WhereCapturesMustNotFailAnExceptionOfABrokenBod
 
 TEST_F(ConditionalsMistakesTest, WorkThatWaitsForTheOuterCaptureIsRunDirectly) {
   Event recorded;
-  // The query breaks the outer capture, and CUDA then frees the node.
+  // The query breaks the outer capture. hostrt then frees the node at once.
   for (const auto& [value, queries] : {std::pair(1u, false), {0u, false}, {1u, true}, {0u, true}}) {
     begin(2, value);
     EXPECT_RUN(kEager, cache.run(key("merged", queries), stream, [&, queries = queries](Recorder& rec) {
