@@ -19,6 +19,12 @@
 #include "graphcache/hostrt.h"
 #endif
 
+#ifdef GRAPHCACHE_TEST_CUDA
+const bool graphcache::test::kOnGpu = true;
+#else
+const bool graphcache::test::kOnGpu = false;
+#endif
+
 // A suite may define this, to run something before the process uses CUDA.
 [[gnu::weak]] void before_cuda();
 

@@ -16,10 +16,9 @@
 
 #include "forced_ways.h"
 #include "graphcache/graphcache.h"
-#include "launch.h"
-#ifndef GRAPHCACHE_TEST_CUDA
 #include "graphcache/hostrt.h"
-#endif
+#include "launch.h"
+#include "on_gpu.h"
 
 namespace graphcache::test {
 

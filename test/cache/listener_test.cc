@@ -639,9 +639,10 @@ TEST_F(ListenerTest, WhatAnEndedCacheLeavesIsReportedWhenItIsDestroyed) {
   expect_sum(3);
 }
 
-#ifndef GRAPHCACHE_TEST_CUDA
+using ListenerTestOnHostrt = ListenerTest;
+
 // Nothing is destroyed then, but programs may release what they hold for the keys.
-TEST_F(ListenerTest, AFatalErrorIsReportedAsTheEndOfAll) {
+TEST_F(ListenerTestOnHostrt, AFatalErrorIsReportedAsTheEndOfAll) {
   Cache cache(watched());
   EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
   noted.clear();
@@ -651,7 +652,6 @@ TEST_F(ListenerTest, AFatalErrorIsReportedAsTheEndOfAll) {
   expect_noted({"launch k", "erased k", "executable destroyed k", "graph destroyed k"});
   EXPECT_TRUE(says(log, "cudaErrorIllegalAddress"));
 }
-#endif
 
 }  // namespace
 }  // namespace graphcache::test

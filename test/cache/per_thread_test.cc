@@ -71,8 +71,9 @@ TEST_F(PerThreadTest, TheOptionsStreamIsThatOfTheUnitThatSetIt) {
   }
 }
 
-#ifdef GRAPHCACHE_TEST_CUDA
-TEST_F(PerThreadTest, RunsDoNotWaitForAnotherThreadsStreamZero) {
+using PerThreadTestOnGpu = PerThreadTest;
+
+TEST_F(PerThreadTestOnGpu, RunsDoNotWaitForAnotherThreadsStreamZero) {
   Cache cache;
   DeviceBuffer<float> data(100), other(100);
   cudaStream_t seen = nullptr;
@@ -109,7 +110,6 @@ TEST_F(PerThreadTest, RunsDoNotWaitForAnotherThreadsStreamZero) {
   runner.join();
   EXPECT_EQ(data.first(), 10);
 }
-#endif
 
 }  // namespace
 }  // namespace graphcache::test

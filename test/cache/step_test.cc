@@ -246,24 +246,6 @@ TEST_F(StepTest, OthersEraseAndEvictMeanwhile) {
   for (cudaStream_t each : streams) CUDA_OK(cudaStreamDestroy(each));
 }
 
-#ifndef GRAPHCACHE_TEST_CUDA
-
-TEST_F(StepTest, AFailedLaunchRunsDirectlyAndLeavesNoError) {
-  Cache cache;
-  auto step = cache.prepare(key("k"), adder_of(1));
-  EXPECT_RUN(kInstantiated, step.run(stream));
-  EXPECT_RUN(kReplayed, step.run(stream));
-  hostrt::fail_call("cudaGraphLaunch", 1, cudaErrorUnknown);
-  EXPECT_RUN(kEager, step.run(stream));
-  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
-  EXPECT_EQ(cache.stats().eager_reasons[static_cast<int>(EagerReason::kLaunchFailed)], 1u);
-  expect_sum(3);
-  EXPECT_TRUE(step.run(stream).ok());
-  EXPECT_RUN(kRestored, step.run(stream));
-  EXPECT_RUN(kReplayed, step.run(stream));
-  expect_sum(6);
-}
-
 // The place of a run is looked at anew in each run.
 TEST_F(StepTest, AFunctionThatIsSetAnewIsAnotherEntry) {
   Cache cache(unshared());
@@ -285,9 +267,27 @@ TEST_F(StepTest, AFunctionThatIsSetAnewIsAnotherEntry) {
   expect_sum(66);
 }
 
+using StepTestOnHostrt = StepTest;
+
+TEST_F(StepTestOnHostrt, AFailedLaunchRunsDirectlyAndLeavesNoError) {
+  Cache cache;
+  auto step = cache.prepare(key("k"), adder_of(1));
+  EXPECT_RUN(kInstantiated, step.run(stream));
+  EXPECT_RUN(kReplayed, step.run(stream));
+  hostrt::fail_call("cudaGraphLaunch", 1, cudaErrorUnknown);
+  EXPECT_RUN(kEager, step.run(stream));
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  EXPECT_EQ(cache.stats().eager_reasons[static_cast<int>(EagerReason::kLaunchFailed)], 1u);
+  expect_sum(3);
+  EXPECT_TRUE(step.run(stream).ok());
+  EXPECT_RUN(kRestored, step.run(stream));
+  EXPECT_RUN(kReplayed, step.run(stream));
+  expect_sum(6);
+}
+
 // An executable that is destroyed when another key evicts it must not be in flight, whatever the stream of its last
 // launch.
-TEST_F(StepTest, ExecutablesOfHitsAreNotDestroyedInFlight) {
+TEST_F(StepTestOnHostrt, ExecutablesOfHitsAreNotDestroyedInFlight) {
   Cache cache(unshared(1));
   const auto count = [](void* runs) { ++*static_cast<int*>(runs); };
   const PinnedBuffer<int> runs(1);
@@ -307,7 +307,7 @@ TEST_F(StepTest, ExecutablesOfHitsAreNotDestroyedInFlight) {
   EXPECT_EQ(*runs.get(), 4);
 }
 
-TEST_F(StepTest, AHitIsOneCallAlsoOnManyStreamsInTurn) {
+TEST_F(StepTestOnHostrt, AHitIsOneCallAlsoOnManyStreamsInTurn) {
   Cache cache;
   auto step = cache.prepare(key("step"), adder());
   ASSERT_TRUE(step.run(stream, params(1.0f)).ok());
@@ -326,8 +326,6 @@ TEST_F(StepTest, AHitIsOneCallAlsoOnManyStreamsInTurn) {
   expect_sum(99);
   for (cudaStream_t each : streams) CUDA_OK(cudaStreamDestroy(each));
 }
-
-#endif
 
 }  // namespace
 }  // namespace graphcache::test

@@ -17,7 +17,7 @@
 namespace graphcache::test {
 namespace {
 
-constexpr int kSize = 8;
+constexpr int kThreads = 8;
 
 class ErrorsTest : public testing::Test {
  protected:
@@ -25,7 +25,7 @@ class ErrorsTest : public testing::Test {
     hostrt::reset();
     hostrt::set_device_count(2);
     stream.emplace();
-    data.emplace(kSize);
+    data.emplace(kThreads);
   }
   ~ErrorsTest() override {
     EXPECT_FALSE(is_capturing(*stream));
@@ -37,7 +37,7 @@ class ErrorsTest : public testing::Test {
   }
 
   auto work() {
-    return [this](cudaStream_t s) { return launch(add, 1, kSize, s, data->get(), kSize, 1.0f); };
+    return [this](cudaStream_t s) { return launch(add, 1, kThreads, s, data->get(), kThreads, 1.0f); };
   }
   // Expects that the run or warm() fails because of the call, and that the next run succeeds.
   void expect_failed(const absl::Status& status, const std::string& call, cudaError_t error, Cache& cache,
@@ -47,9 +47,9 @@ class ErrorsTest : public testing::Test {
     EXPECT_TRUE(mentions(status, "my label")) << status;
     CUDA_OK(cudaPeekAtLastError());
     hostrt::clear_failures();
-    data->write(std::vector<float>(kSize, 0.0f));
+    data->write(std::vector<float>(kThreads, 0.0f));
     EXPECT_TRUE(cache.run(key("my label"), on, work()).ok());
-    EXPECT_EQ(data->read(), std::vector<float>(kSize, 1.0f));
+    EXPECT_EQ(data->read(), std::vector<float>(kThreads, 1.0f));
   }
 
   std::optional<Stream> stream;
@@ -126,7 +126,7 @@ TEST_F(ErrorsTest, FailedQueryOfTheCaptureOfAForkedStreamIsReturnedOrMakesTheRun
     return cache.run(key("my label"), *stream, [&, fails](Recorder& rec) {
       let_follow(side, rec.stream());
       if (fails && is_capturing(rec.stream())) hostrt::fail_call("cudaStreamGetCaptureInfo", 1, cudaErrorUnknown);
-      rec.on(side).launch(add, {1, kSize}, data->get(), kSize, 1);
+      rec.on(side).launch(add, {1, kThreads}, data->get(), kThreads, 1);
       let_follow(rec.stream(), side);
     });
   };
@@ -147,13 +147,13 @@ TEST_F(ErrorsTest, FailedQueryOfTheCaptureOfAForkedStreamIsReturnedOrMakesTheRun
 TEST_F(ErrorsTest, NodeThatCannotBeFoundMakesTheRunEager) {
   for (const char* const call : {"cudaStreamGetCaptureInfo", "cudaGraphNodeGetType"}) {
     Cache cache;
-    data->write(std::vector<float>(kSize, 0.0f));
+    data->write(std::vector<float>(kThreads, 0.0f));
     const auto run = [&](float value) {
       return cache.run(key("k"), *stream, params(value), [&](Recorder& rec, Slot<float> v) {
         if (hostrt::calls("cudaGraphLaunch") == 0 && is_capturing(rec.stream())) {
           hostrt::fail_call(call, 1, cudaErrorUnknown);
         }
-        rec.launch(add, {1, kSize}, data->get(), kSize, v);
+        rec.launch(add, {1, kThreads}, data->get(), kThreads, v);
       });
     };
     EXPECT_RUN(kEager, run(2)) << call;

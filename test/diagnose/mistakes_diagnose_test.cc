@@ -1,5 +1,6 @@
 // Reports about captures that break while CUDA calls are watched (Options::diagnose): the call at fault, its caller,
 // and what to do.
+#include <cuda.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,14 +18,9 @@
 #include <thread>
 #include <vector>
 
+#include "cuda/compat.h"
 #include "diagnose_support.h"
 #include "in_threads.h"
-
-#ifdef GRAPHCACHE_TEST_CUDA
-#include <cuda.h>
-
-#include "cuda/compat.h"
-#endif
 
 namespace graphcache::test {
 namespace {
@@ -401,9 +397,10 @@ TEST_F(MistakesDiagnoseDeathTest, ACheckThatExitsLeavesTheLineOfTheFirstCall) {
               AllOf(HasSubstr("\n[log] " + line), testing::StartsWith(line)));
 }
 
-#ifdef GRAPHCACHE_TEST_CUDA
+using MistakesDiagnoseTestOnGpu = DiagnoseTest;
+
 // Like a library that does not use the runtime.
-TEST_F(MistakesDiagnoseTest, ACallToTheDriverIsNamed) {
+TEST_F(MistakesDiagnoseTestOnGpu, ACallToTheDriverIsNamed) {
   const auto allocate = reinterpret_cast<CUresult (*)(CUdeviceptr*, std::size_t)>(driver_function("cuMemAlloc"));
   ASSERT_NE(allocate, nullptr);
   const std::string error = error_with(diagnosing(), stream, [&](Recorder& rec) {
@@ -414,7 +411,6 @@ TEST_F(MistakesDiagnoseTest, ACallToTheDriverIsNamed) {
   });
   EXPECT_TRUE(has(error, {": cuMemAlloc_v2, called by ", "returned cudaErrorStreamCaptureUnsupported"}));
 }
-#endif
 
 }  // namespace
 }  // namespace graphcache::test

@@ -172,8 +172,9 @@ TEST_F(ObserveTest, OneListenerServesTwoCaches) {
   EXPECT_EQ(std::count(all.begin(), all.end(), EventKind::kRun), 2);
 }
 
-#ifndef GRAPHCACHE_TEST_CUDA
-TEST_F(ObserveTest, ADeviceWhoseMemoryCannotBeAskedForDoesNotBecomeTheCurrentOne) {
+using ObserveTestOnHostrt = ObserveTest;
+
+TEST_F(ObserveTestOnHostrt, ADeviceWhoseMemoryCannotBeAskedForDoesNotBecomeTheCurrentOne) {
   hostrt::set_device_count(2);
   const Key none;
   for (const char* const fails : {"cudaSetDevice", "cudaThreadExchangeStreamCaptureMode", "cudaMemGetInfo"}) {
@@ -188,7 +189,7 @@ TEST_F(ObserveTest, ADeviceWhoseMemoryCannotBeAskedForDoesNotBecomeTheCurrentOne
 }
 
 // Only there no other process takes memory of the device.
-TEST_F(ObserveTest, DeviceMemoryOfEventsThatOverlapIsMeasuredOnce) {
+TEST_F(ObserveTestOnHostrt, DeviceMemoryOfEventsThatOverlapIsMeasuredOnce) {
   MemoryMeter meter(0);
   constexpr std::int64_t kBytes = 1 << 21;
   std::vector<void*> taken;
@@ -212,8 +213,6 @@ TEST_F(ObserveTest, DeviceMemoryOfEventsThatOverlapIsMeasuredOnce) {
   EXPECT_EQ(meter.bytes(), kBytes);
   for (std::size_t i = 1; i < taken.size(); ++i) CUDA_OK(cudaFree(taken[i]));
 }
-
-#endif
 
 TEST_F(ObserveTest, WorkOutsideOfCapturesIsCounted) {
   StrayCounter counter;

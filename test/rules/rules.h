@@ -16,11 +16,9 @@
 #include <utility>
 #include <vector>
 
-#ifndef GRAPHCACHE_TEST_CUDA
 #include "graphcache/hostrt.h"
-#endif
-
 #include "kernels.h"
+#include "on_gpu.h"
 #include "runtime.h"
 
 namespace graphcache::test {
@@ -44,24 +42,24 @@ auto on_other_thread(Call&& call) {
 class Busy {
  public:
   explicit Busy(cudaStream_t stream) : stream_(stream) {
-#ifdef GRAPHCACHE_TEST_CUDA
+    if (!kOnGpu) {
+      hostrt::hold(stream);
+      return;
+    }
     GIVES(cudaSuccess, cudaMallocHost(&flag_, sizeof(int)));
     *static_cast<volatile int*>(flag_) = 0;
     GIVES(cudaSuccess, launch(wait_for, 1, 1, stream, static_cast<const int*>(flag_)));
-#else
-    hostrt::hold(stream);
-#endif
   }
   ~Busy() { end(); }
   Busy(const Busy&) = delete;
 
   void end() {
     if (stream_ == nullptr) return;
-#ifdef GRAPHCACHE_TEST_CUDA
-    *static_cast<volatile int*>(flag_) = 1;
-#else
-    GIVES(cudaSuccess, hostrt::release(stream_));
-#endif
+    if (kOnGpu) {
+      *static_cast<volatile int*>(flag_) = 1;
+    } else {
+      GIVES(cudaSuccess, hostrt::release(stream_));
+    }
     GIVES(cudaSuccess, cudaStreamSynchronize(stream_));
     GIVES(cudaSuccess, cudaFreeHost(flag_));
     stream_ = nullptr;

@@ -169,8 +169,9 @@ TEST_F(VerifyRunsTest, StreamThatIsCapturingIsRefusedAndItsCaptureWhole) {
 
 // ---- Options --------------------------------------------------------------------------------------------------------
 
-#ifndef GRAPHCACHE_TEST_CUDA
-TEST_F(VerifyRunsTest, TheErrorOfALaunchSaysWhatWasFoundBeforeIt) {
+using VerifyRunsTestOnHostrt = VerifyRunsTest;
+
+TEST_F(VerifyRunsTestOnHostrt, TheErrorOfALaunchSaysWhatWasFoundBeforeIt) {
   Cache cache(verifying(OnStale::kReport));
   const auto run = [&](float value) {
     return cache.run(key("k"), stream, [&, value](cudaStream_t on) { return fill_data(on, value); });
@@ -184,7 +185,6 @@ TEST_F(VerifyRunsTest, TheErrorOfALaunchSaysWhatWasFoundBeforeIt) {
   EXPECT_TRUE(
       holds_all(outcome.status().ToString(), {"verify mode has found: node 0", "as a float 2", "as a float 3"}));
 }
-#endif
 
 TEST_F(VerifyRunsTest, OptionsThatMakeNoSense) {
   EXPECT_FAILURE(kInvalidArgument, Cache(verifying(OnStale::kReport, -1)).status());

@@ -5,6 +5,8 @@
 
 #include "chosen_suite.h"
 
+const bool graphcache::test::kOnGpu = false;
+
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   graphcache::test::choose_suite(argv[0]);

@@ -17,13 +17,7 @@
 namespace graphcache::test {
 namespace {
 
-int runs_in_all() {
-#ifdef GRAPHCACHE_TEST_CUDA
-  return 1'000'000;
-#else
-  return by_size(15'000, 60'000, 250'000);
-#endif
-}
+int runs_in_all() { return kOnGpu ? 1'000'000 : by_size(15'000, 60'000, 250'000); }
 
 constexpr int kMembers = 64;
 constexpr int kSize = 64;

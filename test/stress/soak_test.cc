@@ -23,13 +23,7 @@
 namespace graphcache::test {
 namespace {
 
-int times([[maybe_unused]] int brief, [[maybe_unused]] int ordinary, int full) {
-#ifdef GRAPHCACHE_TEST_CUDA
-  return full;
-#else
-  return by_size(brief, ordinary, full);
-#endif
-}
+int times(int brief, int ordinary, int full) { return kOnGpu ? full : by_size(brief, ordinary, full); }
 
 constexpr int kSize = 64;
 constexpr unsigned kBlock = 16;
@@ -110,27 +104,25 @@ TEST(SoakTest, RunsUnderEvictionEqualEagerOnes) {
 
 // On hostrt, where the process is small, the memory that the heap has handed out, not the pages that it keeps.
 std::size_t host_bytes() {
-#ifndef GRAPHCACHE_TEST_CUDA
-  const struct mallinfo2 heap = mallinfo2();
-  return heap.uordblks + heap.hblkhd;
-#else
+  if (!kOnGpu) {
+    const struct mallinfo2 heap = mallinfo2();
+    return heap.uordblks + heap.hblkhd;
+  }
   std::size_t all = 0, resident = 0;
   std::ifstream("/proc/self/statm") >> all >> resident;
   return resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-#endif
 }
 
 // On hostrt graphs take no device memory; they are counted instead.
 std::size_t used_device_bytes() {
   CUDA_OK(cudaDeviceSynchronize());
-#ifndef GRAPHCACHE_TEST_CUDA
-  const hostrt::Ledger ledger = hostrt::ledger();
-  return (ledger.graphs + ledger.executables) << 10;
-#else
+  if (!kOnGpu) {
+    const hostrt::Ledger ledger = hostrt::ledger();
+    return (ledger.graphs + ledger.executables) << 10;
+  }
   std::size_t free = 0, all = 0;
   CUDA_OK(cudaMemGetInfo(&free, &all));
   return all - free;
-#endif
 }
 
 // Every key is new: captured, instantiated, evicted, forgotten.
