@@ -43,16 +43,26 @@ bool can_be_set(const Content& content, const NodeContent& node, std::size_t off
   }
 }
 
-// How much a floating-point value has changed as a float, in units of its last bit. 0 if that does not show there.
+// The bits of a floating-point value as a float.
+std::uint32_t float_bits(const detail::ValuePlace& place, const Content& content) {
+  const unsigned char* const value = content.values.data() + place.offset;
+  unsigned char room[detail::kMaxConvertedBytes];
+  if (place.size != sizeof(float)) place.convert(value, room);
+  return read_as<std::uint32_t>(place.size == sizeof(float) ? value : room);
+}
+
+// How much it has changed there, in units of the last bit. 0 if that does not show.
 std::uint32_t change_as_float(const detail::ValuePlace& place, const Content& before, const Content& now) {
-  const auto bits = [&](const Content& content) {
-    const unsigned char* const value = content.values.data() + place.offset;
-    unsigned char room[detail::kMaxConvertedBytes];
-    if (place.size != sizeof(float)) place.convert(value, room);
-    return read_as<std::uint32_t>(place.size == sizeof(float) ? value : room);
-  };
-  const std::uint32_t was = bits(before), is = bits(now);
+  const std::uint32_t was = float_bits(place, before), is = float_bits(place, now);
   return std::max(was, is) - std::min(was, is);
+}
+
+// Whether the upper half of the number in one floating-point type may be the number in another: 2, and what is just
+// below it as a float or a half, with any sign.
+bool is_of_any_size(const detail::ValuePlace& place, const Content& content) {
+  if (place.is_pointer) return false;
+  const std::uint32_t bits = float_bits(place, content) & ~(1u << 31);
+  return bits == 0x40000000 || bits == 0x3fffffff || bits == 0x3fffe000;
 }
 
 const unsigned char* bytes_of(const Content& content, std::uint32_t node) {
@@ -146,6 +156,12 @@ void FoundValues::learn(const Content& before, const Content& now, RecordAgain r
     if (std::memcmp(before.values.data() + at, now.values.data() + at, places_[i].size) == 0) continue;
     changed |= bit(i);
     if (changes_[i] == 0) fresh |= bit(i);
+    // Words of several sizes seem to hold the value, so it will be learned by other changes.
+    if (changes_[i] == 0 && is_of_any_size(places_[i], before) && is_of_any_size(places_[i], now)) {
+      restart();
+      --restarts_;
+      return;
+    }
   }
   const auto bytes_differ = [](const Word& word, const Content& one, const Content& other) {
     return std::memcmp(bytes_of(one, word.node) + word.offset, bytes_of(other, word.node) + word.offset, word.size) !=

@@ -326,6 +326,30 @@ TEST_F(ValuesFoundTest, FloatsAreFoundAsDoublesAndDoublesAsFloats) {
   EXPECT_EQ(places(cache, 0).rfind("2 places in 1 node", 0), 0u) << places(cache, 0);
 }
 
+// The upper half of 2 and of -2 as a double is 2 or -2 as a float, and the lower half is 0.
+TEST_F(ValuesFoundTest, NumbersThatMayBeOfSeveralSizesTeachNothing) {
+  DeviceBuffer<double> out(10);
+  const auto expect_right = [&](auto unit) {
+    for (const bool is_double : {false, true}) {
+      Cache cache;
+      for (const double number : {2.0, -2.0, 2.0, -2.0, 3.0, 5.0, 0.25, 7.0}) {
+        SCOPED_TRACE(number);
+        const auto value = static_cast<decltype(unit)>(number);
+        EXPECT_SUCCESS(cache.run(key("k"), stream, values(value), [&](cudaStream_t on, decltype(unit) v) {
+          const double wide = is_double ? v : 0;
+          const float narrow = is_double ? 0 : static_cast<float>(v);
+          return launch(many, 1, 1, on, out.get(), 0, wide, 0, narrow, 0, 0, 0, 0, 0, 0);
+        }));
+        EXPECT_EQ(out.read()[is_double ? 1 : 3], number);
+      }
+      EXPECT_EQ(states(cache), "found");
+      EXPECT_EQ(cache.stats().value_captures, 5u);
+    }
+  };
+  expect_right(1.0f);
+  expect_right(1.0);
+}
+
 TEST_F(ValuesFoundTest, BitsArriveAsTheyAre) {
   const float quiet = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
   const std::vector<float> others = {

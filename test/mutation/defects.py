@@ -625,6 +625,7 @@ DEFECTS = [
            ("values", "values_random")),
     Defect("a value is found after one change", "if (changes[i] >= 2 &&", "if (changes[i] >= 1 &&", ("values",)),
     Defect("changes that do not show as a float count", "kShows = 1,", "kShows = 0,", ("values",)),
+    Defect("changes between 2 and -2 count", "bits == 0x40000000 || ", "", ("values",)),
     Defect("a value that is nowhere may be rounded either way", "kShowsRounded = 2 << 16", "kShowsRounded = 1 << 16", ("values",)),
     Defect("a value that is nowhere is found by small changes", "(somewhere & bit(i)) != 0 ? changes_ : coarse_changes_;", "changes_;",
            ("values",)),

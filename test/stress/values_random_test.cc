@@ -154,7 +154,9 @@ void World::redraw(OneKey* key, std::size_t value) {
   const Variable& variable = variables_[value];
   Chosen& chosen = key->values[value];
   if (variable.is_number()) {
-    chosen.number = random_number(random_, variable.type);
+    // Where a word is 0 before them, 2 and -2 could be of several types.
+    const bool is_two = random_.one_in(4);
+    chosen.number = !is_two ? random_number(random_, variable.type) : random_.one_in(2) ? 2 : -2;
     return;
   }
   const auto is_taken = [&] {
