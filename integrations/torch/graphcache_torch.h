@@ -261,7 +261,7 @@ class TorchCache {
     absl::Status begin(const CacheEvent& event) override {
       if (is_capture(event)) return state_->begin_capture(event.key, event.stream);
       if (event.kind == EventKind::kLaunch) {
-        if (torch_detail::before_launch != nullptr) (*torch_detail::before_launch)();
+        if (absl::Status status = torch_detail::prepare_launch(); !status.ok()) return status;
         return state_->before_launch(event.key, event.graph, event.stream);
       }
       return absl::OkStatus();

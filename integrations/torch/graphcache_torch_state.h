@@ -13,12 +13,14 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/util/Exception.h>
 #include <graphcache/graphcache.h>
 #include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -44,6 +46,12 @@ struct Record {
   Workspaces workspaces;                       // in `pool`, if that is of this key alone
   std::vector<Draws> draws;                    // what its graph draws from generators
 };
+
+// What PyTorch says of an error, without its backtrace.
+inline const char* text_of(const std::exception& why) {
+  const auto* const of_torch = dynamic_cast<const c10::Error*>(&why);
+  return of_torch != nullptr ? of_torch->what_without_backtrace() : why.what();
+}
 
 inline std::mutex& capture_mutex() {
   static std::mutex mutex;
@@ -88,6 +96,13 @@ class RunScope {
 };
 // What the innermost run of this thread does before it launches, or null.
 inline thread_local const std::function<void()>* before_launch = nullptr;
+// Does that.
+inline absl::Status prepare_launch() try {
+  if (before_launch != nullptr) (*before_launch)();
+  return absl::OkStatus();
+} catch (const std::exception& why) {
+  return absl::InternalError(absl::StrCat("PyTorch cannot copy the arguments for the graph: ", text_of(why)));
+}
 // The recorder of the innermost call of an `fn` in this thread.
 inline thread_local Recorder* recorder = nullptr;
 
@@ -179,7 +194,7 @@ class State : public std::enable_shared_from_this<State> {
     return absl::OkStatus();
   } catch (const std::exception& why) {
     release(finish());
-    return absl::InternalError(absl::StrCat("PyTorch cannot prepare the capture: ", why.what()));
+    return absl::InternalError(absl::StrCat("PyTorch cannot prepare the capture: ", text_of(why)));
   }
 
   // What the graph of this thread's capture must keep.
@@ -307,7 +322,7 @@ class State : public std::enable_shared_from_this<State> {
     for (const Draws& draws : (*owner)->record_.draws) draws.before_launch();
     return absl::OkStatus();
   } catch (const std::exception& why) {
-    return absl::InternalError(absl::StrCat("PyTorch cannot set a generator: ", why.what()));
+    return absl::InternalError(absl::StrCat("PyTorch cannot set a generator: ", text_of(why)));
   }
 
   // Whether a run may use the stream: any stream, or that of the first run if keys share memory. Runs inside a capture

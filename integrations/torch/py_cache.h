@@ -6,6 +6,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -456,9 +457,7 @@ class PyCache {
             to.push_back((*whole.buffers)[i]);
           }
           const at::NoGradGuard without_gradients;
-          // It does not have all types, such as those that are unsigned and wide.
-          const auto is_wide = [](const at::Tensor& one) { return c10::isBarebonesUnsignedType(one.scalar_type()); };
-          if (std::none_of(to.begin(), to.end(), is_wide)) {
+          if (std::all_of(to.begin(), to.end(), has_foreach)) {
             at::_foreach_copy_(to, from, /*non_blocking=*/true);
             return;
           }
@@ -471,6 +470,14 @@ class PyCache {
     Inputs& operator=(const Inputs&) = delete;
 
    private:
+    // Whether the kernel of _foreach_copy_ has its type.
+    static bool has_foreach(const at::Tensor& tensor) {
+      constexpr std::array kTypes = {at::kBool,  at::kByte,   at::kChar,         at::kShort,
+                                     at::kInt,   at::kLong,   at::kHalf,         at::kBFloat16,
+                                     at::kFloat, at::kDouble, at::kComplexFloat, at::kComplexDouble};
+      return std::find(kTypes.begin(), kTypes.end(), tensor.scalar_type()) != kTypes.end();
+    }
+
     std::function<void()> copy_;
     const std::function<void()>* const outer_ = graphcache::torch_detail::before_launch;
   };

@@ -1078,6 +1078,9 @@ def copied():
     yield "shapes", lambda x: x.cumsum(-1), [(lambda n: lambda: (rand(n, 8),))(n) for n in (1, 4, 9)]
     yield "types", lambda x: x.sort()[0], square(
         torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.int64, torch.bool)
+    yield "types that are copied one by one", lambda x: x.view(torch.uint8) * 2, [
+        *square(torch.complex32, torch.float8_e4m3fn, torch.float8_e8m0fnu),
+        lambda: (rand(64, 100).abs().mul(50).to(torch.uint8).view(torch.float4_e2m1fn_x2),)]
 
 
 class CopyInputsTest(Arguments):
@@ -1122,6 +1125,16 @@ class CopyInputsTest(Arguments):
             cache.run("f", torch.sort, x)
         del x
         self.assertEqual([ref() for ref in gone], [None] * 6)
+
+    def test_a_copy_that_pytorch_does_not_have(self):
+        cache = new_cache(copy_inputs=True)
+        x = torch.zeros(64, 200, dtype=torch.uint8, device="cuda").view(torch.uint4)[:, ::2]
+        for _ in range(2):
+            with self.assertRaisesRegex(RuntimeError, "PyTorch cannot copy the arguments for the graph") as raised:
+                cache.run("f", lambda x: x.view(torch.uint8) * 2, x)
+            for text in ("a listener threw", "Exception raised from"):
+                self.assertNotIn(text, str(raised.exception))
+        self.assertTrue(same(cache.run("f", chain, self.x), chain(self.x)))
 
     def test_a_result_that_is_the_next_argument(self):
         cache, found, wanted = new_cache(copy_inputs=True), self.x, self.x
