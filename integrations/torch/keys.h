@@ -214,16 +214,31 @@ inline std::string name_of_type(PyObject* object) { return Py_TYPE(object)->tp_n
 inline bool has_autograd(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl()->autograd_meta() != nullptr; }
 // Whether it has a tangent of forward-mode differentiation, which is in other memory.
 inline bool is_dual(const at::Tensor& tensor) { return has_autograd(tensor) && tensor._fw_grad(/*level=*/0).defined(); }
+// Whether its dimensions have names, which PyTorch knows up to some version.
+template <class Tensor>
+bool has_names(const Tensor& tensor) {
+  if constexpr (requires { tensor.has_names(); }) {
+    return tensor.has_names();
+  } else {
+    return false;
+  }
+}
 // Whether its memory describes the tensor completely.
 inline bool is_plain_tensor(PyObject* value) {
   if (!is_tensor(value)) return false;
   const at::Tensor& tensor = THPVariable_Unpack(value);
-  return tensor.is_cuda() && tensor.layout() == c10::kStrided && !tensor.key_set().has(c10::DispatchKey::Python) &&
-         !tensor.is_quantized() && !tensor.is_nested() && !tensor._is_zerotensor() && !is_dual(tensor);
+  return tensor.is_cuda() && tensor.layout() == c10::kStrided && tensor.has_storage() &&
+         !tensor.key_set().has(c10::DispatchKey::Python) && !tensor.is_quantized() && !tensor.is_nested() &&
+         !tensor._is_zerotensor() && !has_names(tensor) && !is_dual(tensor);
 }
 
 inline void add_tensor(Keyer& keyer, PyObject* part, const Where& where) {
   const at::Tensor& tensor = THPVariable_Unpack(part);
+  if (where.is_in_key()) {
+    throw py::type_error(
+        "graphcache: a tensor cannot be part of a key, since its contents would not count: pass it as an argument, or "
+        "put its values into the key");
+  }
   if (is_plain_tensor(part)) {
     const bool is_exact = is_exact_tensor(part);
     if (!is_exact) keyer.add(nullptr, nullptr, static_cast<const void*>(part));
@@ -243,7 +258,7 @@ inline void add_tensor(Keyer& keyer, PyObject* part, const Where& where) {
         " cannot be an argument, since a graph would keep the values that it has now: move it to the GPU, or put its "
         "values into the key");
   }
-  if (tensor.is_quantized() || tensor._is_zerotensor() || is_dual(tensor)) {
+  if (tensor.is_quantized() || tensor._is_zerotensor() || has_names(tensor) || is_dual(tensor)) {
     throw py::type_error("graphcache: an argument is a tensor whose memory does not describe it completely");
   }
   throw py::type_error(tensor.layout() != c10::kStrided

@@ -13,6 +13,7 @@
   callables made anew that count by identity            right, and one warning
   sets, bytes, NumPy arrays, generators, objects        TypeError that names the type; fn is not called
     without __dict__, tensors of the CPU
+  tensors in the key, with names, of torch.func         TypeError
   containers that contain themselves, or are too deep   ValueError
   fn changes its arguments                              direct runs, and right; RuntimeError if only a capture shows it
   fn keeps its arguments                                right; tensors count by their memory
@@ -490,6 +491,27 @@ class RefusedTest(Arguments):
                     _, args, kwargs = make()
                     new_cache().run("f", fn, *args, **kwargs)
         self.assertEqual(calls, [])
+
+    def test_tensors_in_the_key(self):
+        for key in (self.x, ("a", [self.x]), torch.nn.Parameter(self.x)):
+            with self.assertRaisesRegex(TypeError, "a tensor cannot be part of a key"):
+                new_cache().run(key, chain, self.x)
+
+    def test_tensors_of_transforms(self):
+        cache = new_cache()
+        for transform in (torch.vmap, torch.func.grad):
+            with self.assertRaisesRegex(TypeError, "an argument is a tensor whose class decides what operators do"):
+                transform(lambda x: cache.run("f", torch.sum, x))(self.x)
+
+    @unittest.skipUnless(hasattr(torch.Tensor, "refine_names"), "tensors have no names")
+    def test_tensors_with_names(self):
+        cache, x = new_cache(), rand(40, 25)
+        cache.run("f", torch.sum, x)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            named = x.refine_names("N", "C")
+        with self.assertRaisesRegex(TypeError, "memory does not describe it completely"):
+            cache.run("f", torch.sum, named)
 
     def test_tensors_of_the_cpu_in_objects(self):
         """They are refused, or the run is direct."""
