@@ -490,13 +490,17 @@ class PyCache {
     py::object result;        // with capsules for what fn was given and returns
     bool is_rebuilt = false;  // whether each run makes new containers for it
     Buffers buffers = nullptr;
-    // A tensor of the result that the graph writes. The program may change what it is, and may let go of it.
+    // A tensor of the result that the graph writes. The program may change what it is, and may let go of it. One with a
+    // backward() is not replaced.
     struct Made {
       c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> returned;
       at::Tensor like;
-      explicit Made(const at::Tensor& tensor) : returned(tensor.getIntrusivePtr()), like(tensor.detach()) {}
+      bool has_backward;
+      explicit Made(const at::Tensor& tensor)
+          : returned(tensor.getIntrusivePtr()), like(tensor.detach()), has_backward(tensor.requires_grad()) {}
       at::Tensor tensor() const { return at::Tensor(returned.lock()); }
       bool is_changed(const at::Tensor& now) const {
+        if (has_backward) return false;
         return now.requires_grad() || now.data_ptr() != like.data_ptr() || now.scalar_type() != like.scalar_type() ||
                now.sizes() != like.sizes() || now.strides() != like.strides();
       }
@@ -773,11 +777,16 @@ class PyCache {
     }
   };
 
+  // Whether a backward() of this run may need the tensor: it is an error if a replay counts as a change of that.
+  static bool may_be_saved(const at::Tensor& tensor) {
+    return !tensor.is_inference() && (tensor.use_count() > 1 || !tensor.unsafeGetTensorImpl()->unique_version());
+  }
+
   // What fn has returned, with copies of the tensors that the capture has allocated, in memory where no other key has
   // temporaries. Tensors that are not found, such as those in attributes, are noticed by check_what_is_left().
   // Tensors that fn was given must not move if it returns them, or a view: a replay would return that of the capture.
   // Nor if what it returns has a backward(), which reads them.
-  // `made` are the tensors that the capture has made.
+  // One tensor becomes one result. `made` are those whose contents replays change, for PyTorch as well.
   py::object as_results(py::object returned, const Whole& whole, What* may_move, std::vector<at::Tensor>* made) {
     const auto is_given = [&](const void* storage) {
       if (!whole.moves()) return false;
@@ -792,16 +801,26 @@ class PyCache {
       const auto shares = [&](const at::Tensor& one) { return one.storage().data() == tensor.storage().data(); };
       return std::any_of(whole.buffers->begin(), whole.buffers->end(), shares);
     };
+    struct Result {
+      at::Tensor of, tensor;
+    };
+    std::unordered_map<const c10::TensorImpl*, Result> results;  // by what they are of
     const auto copy = [&](const at::Tensor& tensor) {
       if (!tensor.is_cuda() || !tensor.has_storage()) return tensor;
+      const auto found = results.find(tensor.unsafeGetTensorImpl());
+      if (found != results.end()) return found->second.tensor;
       // The next run writes a buffer before it replays.
       const bool must_copy = torch_->captures_call() && is_buffer(tensor);
       const bool may_copy = must_copy || torch_->is_of_capture(tensor);
-      const at::Tensor result = may_copy && (torch_->begin_results() || must_copy) ? tensor.clone() : tensor;
+      const bool is_shared = may_copy && may_be_saved(tensor);
+      const bool is_copied =
+          may_copy && (torch_->begin_results() || must_copy || (is_shared && !tensor.requires_grad()));
+      const at::Tensor result = is_copied ? tensor.clone() : tensor;
       if (whole.tensors_move && (tensor.requires_grad() || is_given(result.storage().data()))) {
         lower(may_move, What::kNumbers);
       }
-      if (may_copy && !result.requires_grad()) made->push_back(result);
+      if (is_copied || (may_copy && !is_shared)) made->push_back(result);
+      results[tensor.unsafeGetTensorImpl()] = {tensor, result};
       return result;
     };
     const auto copy_in_tree = py::cpp_function(copy);

@@ -835,6 +835,45 @@ class BesideTheResultTest(Arguments):
         with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
             first.sum().backward()
 
+    def test_a_result_with_gradients_that_a_later_run_replaces(self):
+        for pools in ("shared", "one_per_key"):
+            cache, weight = new_cache(pools=pools), torch.nn.Parameter(rand(1000))
+            fn = lambda w: w * 2
+            for i in range(3):
+                cache.run("f", fn, weight)
+            first = cache.run("f", fn, weight).square().sum()
+            second = cache.run("f", fn, weight).square().sum()
+            with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+                first.backward()
+            second.backward()
+            self.assertTrue(same(weight.grad, weight.detach() * 8), pools)
+
+    def test_results_that_the_backward_of_fn_needs(self):
+        def detached(w):
+            h = torch.sin(w)
+            return (h * h).sum(), h.detach()
+
+        def output(w):
+            h = torch.sigmoid(w)
+            return h.sum(), h.detach()
+
+        def factor(w):
+            h = (w > 0).float()
+            return (w * h).sum(), h
+
+        for fn, pools in itertools.product((detached, output, factor), ("shared", "one_per_key")):
+            with self.subTest(fn.__name__, pools=pools):
+                cache, weight = new_cache(capture_after=1, pools=pools), torch.nn.Parameter(rand(1000))
+                cache.warm("f", fn, weight)
+                found, wanted = cache.run("f", fn, weight), fn(weight)
+                h = found[1]
+                self.assertTrue(same(h, wanted[1]))
+                torch.testing.assert_close(*(torch.autograd.grad(loss, weight)[0] for loss, _ in (found, wanted)))
+                later = (h * weight).sum()
+                cache.run("f", fn, weight)
+                with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+                    later.backward()
+
     def test_leaves_of_one_memory(self):
         cache, base = new_cache(), rand(1000)
         for i in range(6):
@@ -941,6 +980,20 @@ class ResultsTest(Arguments):
             with self.subTest(name):
                 self.check(lambda i: of(fn, {"x": rand(1000), "l": [rand(1000)], "o": Config(n=2),
                                              "p": Plain(rand(1000))}), captures=None)
+
+    def test_one_tensor_twice(self):
+        def fn(x):
+            y = x * 2
+            return y, {"y": y}, x, [x]
+
+        for options in ({}, {"pools": "one_per_key"}, {"copy_inputs": True}):
+            cache = new_cache(**options)
+            for i in range(6):
+                x = rand(1000)
+                y, of_dict, first, (second,) = cache.run("f", fn, x)
+                self.assertIs(y, of_dict["y"], (options, i))
+                self.assertIs(first, second, (options, i))
+                self.assertTrue(same((y, first), (x * 2, x)), (options, i))
 
 
 class GraphedTest(Arguments):
