@@ -16,7 +16,7 @@ namespace graphcache {
 //   for (std::int64_t batch : buckets) run_once(batch);              // makes all keys for batches up to 16
 //
 // `fn` must do the work of the bucket's size, so pad the data. fit_buckets() (advice.h) fits them to known sizes.
-// Buckets never change, and many threads may use them.
+// Buckets never change, so they are thread-safe.
 class Buckets {
  public:
   // The values may be in any order. Duplicates and values below 1 are dropped. If no value is left, up() returns its
@@ -36,7 +36,7 @@ class Buckets {
   // std::int64_t, and values below it as the smallest.
   template <class F, std::enable_if_t<std::is_floating_point_v<F>, int> = 0>
   std::int64_t up(F x) const {
-    return up(ceiling(static_cast<double>(x)));
+    return up(ceiling(static_cast<long double>(x)));
   }
 
   bool empty() const { return values_.empty(); }
@@ -50,7 +50,7 @@ class Buckets {
   std::vector<std::int64_t>::const_iterator end() const { return values_.end(); }
 
  private:
-  static std::int64_t ceiling(double x);
+  static std::int64_t ceiling(long double x);
 
   std::vector<std::int64_t> values_;
 };

@@ -112,8 +112,9 @@ class Cache {
   void prepare(const Key&, StreamArg, Fn&&) = delete;  // Pass the stream to Step::run().
 
   // Makes a key ready without running it. Captures `fn`, and instantiates and uploads its graph if there is room, or
-  // else writes its parameter set if keys like it have a table. Evicts nothing, and waits for the upload. REQUIRES: the
-  // device does not wait for this thread. Errors: those of run(), and of the capture and the instantiation.
+  // else writes its parameter set if keys like it have a table. Waits for the upload. Evicts no executable. Keeps at
+  // most Options::max_templates keys, or those with executables if these are more. REQUIRES: the device does not wait
+  // for this thread. Errors: those of run(), of the capture and the instantiation.
   template <class Fn>
   absl::Status warm(const Key& key, Fn&& fn) {
     return warm(key, default_stream(), Params<>(), std::forward<Fn>(fn));
@@ -141,7 +142,7 @@ class Cache {
   bool unpin(const Key& key);
 
   // Whether the key has been recorded at some place of the program, so that a run there calls no `fn`, or only for want
-  // of room.
+  // of room or for changed values that are not found.
   bool contains(const Key& key) const;
   // Forgets the key at every place, pinned or not. Returns false if there was none. Runs and launches in flight end
   // normally. The executable and what the graph keeps are released once these are over: by this call, which waits up to
@@ -156,15 +157,16 @@ class Cache {
   // may be in another CUDA context.
   void clear();
 
-  // The counters. The call takes the same time for many keys as for few, beside about 20 ns for each executable.
+  // The counters. Its time grows by about 20 ns for each executable, and not with the keys.
   Stats stats() const;
   // All entries, the one used last first; none appears twice. A key that is new or forgotten meanwhile may be missing.
-  // Empty if there is no memory for them. Runs of other threads go on meanwhile.
+  // Empty if there is no memory for them. Runs of other threads go on.
   std::vector<EntryInfo> entries() const;
 
   // The graph that the key keeps; of several entries, that of the one used last. Runs of the key wait meanwhile.
   // Errors: NotFound (no such key or no graph), Unavailable (a run holds the graph for longer than 0.1 s, or this is
-  // called in its `fn`), ResourceExhausted (host memory), or an error of the runtime's functions that read the graph.
+  // called in its `fn`), ResourceExhausted (host memory), FailedPrecondition (another context), Internal (CUDA could
+  // not report the nodes), that of status(), or a CUDA error.
   absl::StatusOr<GraphInfo> graph(const Key& key) const;
   // The same for the entry with this EntryInfo::id.
   absl::StatusOr<GraphInfo> graph(std::uint64_t entry) const;

@@ -14,10 +14,11 @@
 //   });
 //
 // The cache calls such an `fn` outside of captures, with its device current, so `fn` may synchronize and capture. It
-// calls it whenever it has no graph for the key, so each call must return a graph of the same work. Everything else is
-// as for an `fn` that enqueues work, except in these points:
+// calls it whenever it has no graph for the key, and in each direct run, which may be the same run. So each call must
+// return a graph of the same work. Everything else is as for an `fn` that enqueues work, except:
 //   - A direct run calls `fn`, instantiates the graph, launches it, and destroys it.
-//   - If `fn` fails, so does the run. It is not called again. A run of its own key inside it fails.
+//   - If `fn` fails, so does the run. It is not called again. A run of its own key inside it fails, except in
+//     direct runs and in disabled caches.
 //   - In a capture by other code the run fails: add the graph there as a child node. Inside another run's `fn`, that
 //     outer run becomes a direct one.
 //   - Verify mode does not check the key.
@@ -41,9 +42,9 @@ struct BoundArgument {
 };
 // Binds an argument of one node to a value of the params.
 inline BoundArgument bind(cudaGraphNode_t node, int argument, int slot) { return {node, {}, argument, slot}; }
-// Binds an argument of all nodes of a kernel to a value of the params. `kernel` is the name of the kernel in
-// GraphNode::name, such as "scale(float*, float const*, int, float)", or this name without its parameters or template
-// arguments. A leading "kernel " or "void " makes no difference. Nodes inside child graphs cannot be bound.
+// Binds an argument of all nodes of a kernel to a value of the params. `kernel` is its name in GraphNode::name, such as
+// "scale(float*, float const*, int, float)", or this name without its parameters or template arguments. A leading
+// "kernel " or "void " makes no difference. Nodes inside child graphs cannot be bound.
 inline BoundArgument bind(std::string kernel, int argument, int slot) {
   return {nullptr, std::move(kernel), argument, slot};
 }
@@ -56,11 +57,11 @@ struct Graph {
   // What the graph needs to live: memory that its nodes use, a pool, the object that made it. It is kept as by
   // Recorder::keep().
   std::shared_ptr<void> owner = nullptr;
-  // False: the cache makes a clone, and the graph stays with the caller, unchanged. It must exist until the run
-  // returns, and until then no other thread may use it.
+  // False: the cache makes a clone, and the graph stays with the caller, unchanged. Until the run returns, it must
+  // exist, and no other thread may use it.
   //
-  // True: the cache takes the graph, also if the run fails. This is for graphs that CUDA cannot clone: graphs with
-  // conditional nodes, and graphs with nodes that allocate.
+  // True: the cache takes the graph, also if the run fails. This is for graphs that CUDA cannot clone: those with
+  // conditional nodes or nodes that allocate.
   bool give_away = false;
 };
 

@@ -37,9 +37,9 @@ std::int64_t Buckets::up(std::int64_t n) const {
   return missing > std::numeric_limits<std::int64_t>::max() - n ? n : n + missing;
 }
 
-std::int64_t Buckets::ceiling(double x) {
-  constexpr double kLimit = 9223372036854775808.0;  // 2^63
-  const double whole = std::ceil(x);
+std::int64_t Buckets::ceiling(long double x) {
+  constexpr long double kLimit = 9223372036854775808.0L;  // 2^63
+  const long double whole = std::ceil(x);
   if (whole < -kLimit) return std::numeric_limits<std::int64_t>::min();
   return whole < kLimit ? static_cast<std::int64_t>(whole) : std::numeric_limits<std::int64_t>::max();
 }

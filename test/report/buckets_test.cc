@@ -73,6 +73,16 @@ TEST(BucketsTest, FloatingPointSizesAreRoundedUp) {
   EXPECT_EQ(buckets.up(9223372036854775808.0), buckets.up(most));
 }
 
+TEST(BucketsTest, FloatingPointSizesKeepTheirPrecision) {
+  const Buckets buckets{4, 8, 9007199254740992, 9007199254740994};
+  EXPECT_EQ(buckets.up(std::nextafter(4.0f, 8.0f)), 8);
+  EXPECT_EQ(buckets.up(std::nextafter(4.0, 8.0)), 8);
+  EXPECT_EQ(buckets.up(std::nextafter(4.0L, 8.0L)), 8);
+  if (std::numeric_limits<long double>::digits > std::numeric_limits<double>::digits) {
+    EXPECT_EQ(buckets.up(9007199254740993.0L), 9007199254740994);  // 2^53 + 1
+  }
+}
+
 TEST(BucketsTest, SeriesEndAtTheirMaximum) {
   using Values = std::vector<int64_t>;
   EXPECT_EQ(Buckets::powers_of_two(16).values(), (Values{1, 2, 4, 8, 16}));
