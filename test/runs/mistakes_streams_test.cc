@@ -1,8 +1,10 @@
 // Runs on the default stream and during captures by other code: what is captured, and how other threads' calls are kept
 // out.
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -178,6 +180,21 @@ TEST_F(MistakesOnStreamsTest, AThreadDoesNotWaitForItsOwnSideOfTheGate) {
     EXPECT_RUN(kInstantiated, run_add(cache, key("held")));
   }
   std::thread([&] { const std::lock_guard<CaptureGate> free_again(capture_gate(device)); }).join();
+  expect_sum(2);
+}
+
+TEST_F(MistakesOnStreamsTest, AThreadThatIsCancelledAtTheGateHoldsNobodyUp) {
+  const int device = current_device();
+  Cache cache;
+  std::thread waits;
+  EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, [&](cudaStream_t on) {
+    waits = std::thread([&] { const std::lock_guard<CaptureGate> no_capture(capture_gate(device)); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_EQ(pthread_cancel(waits.native_handle()), 0);
+    return add_one(on);
+  }));
+  waits.join();
+  EXPECT_RUN(kInstantiated, run_add(cache, key("next")));
   expect_sum(2);
 }
 
