@@ -14,7 +14,7 @@ absl::Status Run::check() {
   if (absl::Status other = core_.check_context(); !other.ok()) return other;
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   cudaError_t error = cudaStreamIsCapturing(stream_, &capturing);
-  if (error != cudaSuccess) return cuda_failure(Core::kStreamCall, error);
+  if (error != cudaSuccess) return cuda_failure(Core::kStreamCall, error, ": ", advice(error));
   if (capturing != cudaStreamCaptureStatusNone) {
     return cuda_failure(core_.options.inline_in_foreign_capture
                             ? "the stream is already capturing"

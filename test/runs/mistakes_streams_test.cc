@@ -115,6 +115,21 @@ TEST_F(MistakesOnStreamsTest, ALaunchWithoutAStreamBesideOtherWorkIsLostUnlessVe
   expect_sum(6);
 }
 
+// The call that asks whether the stream is capturing returns an error then.
+TEST_F(MistakesOnStreamsTest, ARunOnTheDefaultStreamWhileABlockingOneIsCapturedSaysWhatToDo) {
+  const StreamOf blocking(cudaStreamDefault, 0);
+  Cache cache;
+  CUDA_OK(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeThreadLocal));
+  EXPECT_ERROR(kFailedPrecondition, cache.run(key("k"), cudaStreamLegacy, [&](cudaStream_t on) { return add_one(on); }),
+               "cudaErrorStreamCaptureImplicit", "run on a stream made with cudaStreamNonBlocking");
+  cudaGraph_t graph = nullptr;
+  (void)cudaStreamEndCapture(blocking, &graph);
+  if (graph != nullptr) {
+    CUDA_OK(cudaGraphDestroy(graph));
+  }
+  cudaGetLastError();
+}
+
 // ---- Captures by other code ---------------------------------------------------------------------------------------
 
 TEST_F(MistakesOnStreamsTest, AForeignCaptureTakesTheWorkIfTheOptionSaysSoAndTheErrorNamesTheOption) {
