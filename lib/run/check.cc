@@ -16,10 +16,10 @@ absl::Status Run::check() {
   cudaError_t error = cudaStreamIsCapturing(stream_, &capturing);
   if (error != cudaSuccess) return cuda_failure(Core::kStreamCall, error, ": ", advice(error));
   if (capturing != cudaStreamCaptureStatusNone) {
-    return cuda_failure(core_.options.inline_in_foreign_capture
-                            ? "the stream is already capturing"
-                            : "the stream is already capturing, and Options::inline_in_foreign_capture is false",
-                        cudaErrorStreamCaptureUnsupported);
+    return cuda_failure(
+        "the stream is already capturing, for another thread's run or for other code "
+        "(Options::inline_in_foreign_capture)",
+        cudaErrorStreamCaptureUnsupported);
   }
   const int wanted = core_.options.device;
   int device = -1;

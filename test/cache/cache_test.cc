@@ -206,7 +206,8 @@ TEST_F(CacheTest, HitOnACapturingStreamFailsAndTheCacheGoesOn) {
   Cache cache;
   EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
   CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  EXPECT_ERROR(kFailedPrecondition, run_add(cache, key("k")), "already capturing", "inline_in_foreign_capture");
+  EXPECT_ERROR(kFailedPrecondition, run_add(cache, key("k")), "already capturing", "another thread",
+               "inline_in_foreign_capture");
   cudaGraph_t graph = nullptr;
   EXPECT_NE(cudaStreamEndCapture(stream, &graph), cudaSuccess);  // as cache.h says
   cudaGetLastError();
