@@ -12,19 +12,11 @@ absl::Status Run::check() {
   if (absl::Status lost = core_.status(); !lost.ok()) return lost;
   if (const char* const unfit = call_.unfit(); unfit != nullptr) return absl::InvalidArgumentError(unfit);
   if (absl::Status other = core_.check_context(); !other.ok()) return other;
-  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-  cudaError_t error = cudaStreamIsCapturing(stream_, &capturing);
-  if (error != cudaSuccess) return cuda_failure(Core::kStreamCall, error, ": ", advice(error));
-  if (capturing != cudaStreamCaptureStatusNone) {
-    return cuda_failure(
-        "the stream is already capturing, for another thread's run or for other code "
-        "(Options::inline_in_foreign_capture)",
-        cudaErrorStreamCaptureUnsupported);
-  }
+  if (absl::Status unfit = Core::check_capture(stream_); !unfit.ok()) return unfit;
   const int wanted = core_.options.device;
   int device = -1;
   if (is_of_current_device(stream_)) {
-    error = cudaGetDevice(&device);
+    const cudaError_t error = cudaGetDevice(&device);
     if (error != cudaSuccess) return cuda_failure("cudaGetDevice", error);
   } else {
     if (core_.known_streams.contains(stream_)) return absl::OkStatus();

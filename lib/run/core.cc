@@ -72,13 +72,12 @@ absl::Status find_device(cudaStream_t stream, int* device) {
   int count = 0;
   CallResult done{"cudaGetDeviceCount", cudaGetDeviceCount(&count)};
   if (done.error == cudaSuccess && *device == Options::kCurrentDevice) {
-    // The query would break a capture of the stream (compat.h). There the stream is of the current device.
-    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-    if (!is_of_current_device(stream)) done = {Core::kStreamCall, cudaStreamIsCapturing(stream, &capturing)};
-    if (done.error == cudaSuccess) {
-      done = is_of_current_device(stream) || capturing != cudaStreamCaptureStatusNone
-                 ? CallResult{"cudaGetDevice", cudaGetDevice(device)}
-                 : stream_device(stream, device);
+    if (is_of_current_device(stream)) {
+      done = {"cudaGetDevice", cudaGetDevice(device)};
+    } else if (absl::Status unfit = Core::check_capture(stream); !unfit.ok()) {  // The query would break a capture.
+      return unfit;
+    } else {
+      done = stream_device(stream, device);
     }
   }
   if (done.error != cudaSuccess) return cuda_failure(done.call, done.error);
@@ -137,7 +136,10 @@ absl::Status Core::begin(cudaStream_t stream) {
   int of_device = options.device;
   not_begun_ = has_begun() ? absl::OkStatus() : find_device(stream, &of_device);
   // Other streams may do.
-  if (cuda_error(not_begun_) == cudaErrorInvalidResourceHandle) return std::exchange(not_begun_, absl::OkStatus());
+  if (const cudaError_t of_stream = cuda_error(not_begun_);
+      of_stream == cudaErrorInvalidResourceHandle || is_capture_error(of_stream)) {
+    return std::exchange(not_begun_, absl::OkStatus());
+  }
   std::uint64_t context = 0;
   if (not_begun_.ok()) not_begun_ = find_or_make_context(of_device, &context);
   if (!not_begun_.ok()) return copy_of(not_begun_);
@@ -169,6 +171,20 @@ absl::Status Core::begin(cudaStream_t stream) {
   return absl::OkStatus();
 }
 
+absl::Status Core::check_capture(cudaStream_t stream) {
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  const cudaError_t error = cudaStreamIsCapturing(stream, &capturing);
+  if (error != cudaSuccess) {
+    return cuda_failure("the stream of the run, which must exist and be of the cache's context, cudaStreamIsCapturing",
+                        error, ": ", advice(error));
+  }
+  if (capturing == cudaStreamCaptureStatusNone) return absl::OkStatus();
+  return cuda_failure(
+      "the stream is already capturing, for another thread's run or for other code "
+      "(Options::inline_in_foreign_capture)",
+      cudaErrorStreamCaptureUnsupported);
+}
+
 absl::Status Core::status() const {
   if (!invalid.ok()) return invalid;
   if (is_begun_ && !lost_) return absl::OkStatus();
@@ -177,6 +193,7 @@ absl::Status Core::status() const {
 }
 
 absl::Status Core::check_context() const {
+  if (!has_begun()) return absl::OkStatus();  // It has no device yet.
   std::uint64_t context = 0;
   const CallResult found = find_context(options.device, &context);
   if (found.error != cudaSuccess) return cuda_failure(found.call, found.error);

@@ -50,9 +50,8 @@ class Core {
   // Whether the current context is that one as far as is known, so that things may be destroyed.
   bool is_here() const;
 
-  // The first call on the stream of a run, for its error.
-  static constexpr char kStreamCall[] =
-      "the stream of the run, which must exist and be of the cache's context, cudaStreamIsCapturing";
+  // The first call on the stream of a run. An error if it fails, or if the stream is capturing.
+  static absl::Status check_capture(cudaStream_t stream);
   // Counts a failed run of the key, logs it unless that was done, and returns its error.
   absl::Status failed(const Key& key, absl::Status why, bool was_told);
   // GRAPHCACHE_LOG and Listener::message().

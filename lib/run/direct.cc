@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <list>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "cuda/compat.h"
@@ -57,8 +59,14 @@ absl::StatusOr<Outcome> Run::run_inlined() {
                                       "a child graph node"));
   }
   if (const char* const unfit = call_.unfit(); unfit != nullptr) return failed(absl::InvalidArgumentError(unfit));
-  absl::Status status =
-      detail::Recording(stream_, call_, detail::Recording::Mode::kInlined, core_.device->setter).invoke();
+  std::optional<Setter> unbound;
+  if (!core_.has_begun()) {
+    int current = -1;
+    cudaGetDevice(&current);  // If it fails, so does invoke().
+    unbound.emplace(current, std::make_shared<DeviceMemory>(current), core_.options.capture_mode);
+  }
+  Setter& setter = unbound ? *unbound : core_.device->setter;
+  absl::Status status = detail::Recording(stream_, call_, detail::Recording::Mode::kInlined, setter).invoke();
   if (!status.ok()) return failed(std::move(status));
   return inlined();
 }

@@ -223,6 +223,47 @@ TEST_F(CacheTest, RefusesAStreamOfAnotherDevice) {
   EXPECT_EQ(calls, 0);
 }
 
+// It cannot be asked for its device.
+TEST_F(CacheTest, ACapturingStreamGivesACacheNoDevice) {
+  if (device_count() < 2) GTEST_SKIP() << "needs two devices";
+  CUDA_OK(cudaSetDevice(1));
+  {
+    const Stream other;
+    const Event joined;
+    DeviceBuffer<float> memory(kSize);
+    CUDA_OK(cudaSetDevice(0));
+    const auto fn = [&](cudaStream_t on) {
+      CUDA_OK(cudaSetDevice(1));  // A launch needs the device of its stream.
+      return launch(add, kGrid, kBlock, on, memory.get(), kSize, 1.0f);
+    };
+    Cache cache, disabled({.max_executables = 0}), inlining({.inline_in_foreign_capture = true}), inner, outer;
+    CUDA_OK(cudaStreamBeginCapture(other, cudaStreamCaptureModeThreadLocal));
+    EXPECT_ERROR(kFailedPrecondition, cache.warm(key("k"), other, fn), "already capturing", "(\"k\")");
+    EXPECT_ERROR(kFailedPrecondition, cache.run(key("k"), other, fn), "already capturing", "(\"k\")");
+    EXPECT_FAILURE(kFailedPrecondition, disabled.run(key("k"), other, fn));
+    EXPECT_RUN(kInlined, inlining.run(key("k"), other, fn));
+    EXPECT_EQ(end_capture(other), 1u);
+    const Event forked;
+    EXPECT_RUN(kInstantiated, outer.run(key("outer"), stream, [&](cudaStream_t on) {
+      CUDA_OK(cudaEventRecord(forked, on));
+      CUDA_OK(cudaStreamWaitEvent(other, forked, 0));
+      EXPECT_RUN(kInlined, inner.run(key("k"), other, fn));
+      CUDA_OK(cudaEventRecord(joined, other));
+      CUDA_OK(cudaStreamWaitEvent(on, joined, 0));
+    }));
+    for (Cache* const each : {&cache, &disabled, &inlining, &inner}) {
+      EXPECT_EQ(each->options().device, Options::kCurrentDevice);
+      EXPECT_SUCCESS(each->status());
+      EXPECT_SUCCESS(each->run(key("k"), other, fn));
+      EXPECT_EQ(each->options().device, 1);
+    }
+    EXPECT_EQ(current_device(), 0);
+    CUDA_OK(cudaStreamSynchronize(stream));
+    CUDA_OK(cudaStreamSynchronize(other));
+    EXPECT_EQ(memory.first(), 5);
+  }
+}
+
 TEST_F(CacheTest, RunsAreRightWhicheverDeviceIsCurrent) {
   if (device_count() < 2) GTEST_SKIP() << "needs two devices";
   Cache cache(unshared());
