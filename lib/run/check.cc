@@ -13,6 +13,11 @@ absl::Status Run::check() {
   if (const char* const unfit = call_.unfit(); unfit != nullptr) return absl::InvalidArgumentError(unfit);
   if (absl::Status other = core_.check_context(); !other.ok()) return other;
   if (absl::Status unfit = Core::check_capture(stream_); !unfit.ok()) return unfit;
+  return check_device();
+}
+
+// The stream is of the current device, or does not capture.
+absl::Status Run::check_device() {
   const int wanted = core_.options.device;
   int device = -1;
   if (is_of_current_device(stream_)) {

@@ -52,7 +52,9 @@ absl::StatusOr<Outcome> Run::run_nested() {
 absl::StatusOr<Outcome> Run::run_inlined() {
   const LastErrorGuard last_error;
   if (absl::Status lost = core_.status(); !lost.ok()) return failed(std::move(lost));
-  if (absl::Status other = core_.check_context(); !other.ok()) return failed(std::move(other));
+  absl::Status other = core_.check_context();
+  if (other.ok() && is_of_current_device(stream_)) other = check_device();
+  if (!other.ok()) return failed(std::move(other));
   if (call_.makes_graph()) {
     return failed(
         absl::FailedPreconditionError("a graph that fn returns cannot run inside a capture: add it there as "

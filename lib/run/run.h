@@ -74,6 +74,7 @@ class Run {
 
   // ---- The stream (check.cc) ----
   absl::Status check();
+  absl::Status check_device();
   bool is_in_foreign_capture() const;
 
   // ---- Without a graph of the key (direct.cc) ----

@@ -223,6 +223,34 @@ TEST_F(CacheTest, RefusesAStreamOfAnotherDevice) {
   EXPECT_EQ(calls, 0);
 }
 
+// Its work would go to the stream that this name means for the cache's device.
+TEST_F(CacheTest, RefusesToInlineOnThePerThreadStreamOfAnotherDevice) {
+  if (device_count() < 2) GTEST_SKIP() << "needs two devices";
+  Cache cache({.device = 0, .inline_in_foreign_capture = true}), outer({.device = 0});
+  const auto fn = [&](cudaStream_t) { ++calls; };
+  const auto expect_refused = [&] {
+    EXPECT_ERROR(kInvalidArgument, cache.run(key("k"), cudaStreamPerThread, fn), "cudaStreamPerThread",
+                 "which is device 1");
+  };
+  const Event forked;
+  CUDA_OK(cudaSetDevice(1));
+  const Event joined;
+  CUDA_OK(cudaStreamBeginCapture(cudaStreamPerThread, cudaStreamCaptureModeThreadLocal));
+  expect_refused();
+  EXPECT_EQ(end_capture(cudaStreamPerThread), 0u);
+  CUDA_OK(cudaSetDevice(0));
+  EXPECT_RUN(kEager, outer.run(key("outer"), stream, [&](cudaStream_t on) {
+    CUDA_OK(cudaEventRecord(forked, on));
+    CUDA_OK(cudaSetDevice(1));
+    CUDA_OK(cudaStreamWaitEvent(cudaStreamPerThread, forked, 0));
+    expect_refused();
+    CUDA_OK(cudaEventRecord(joined, cudaStreamPerThread));
+    CUDA_OK(cudaSetDevice(0));
+    CUDA_OK(cudaStreamWaitEvent(on, joined, 0));
+  }));
+  EXPECT_EQ(calls, 0);
+}
+
 // It cannot be asked for its device.
 TEST_F(CacheTest, ACapturingStreamGivesACacheNoDevice) {
   if (device_count() < 2) GTEST_SKIP() << "needs two devices";
