@@ -1,5 +1,6 @@
 #include "run/core.h"
 
+#include <absl/cleanup/cleanup.h>
 #include <absl/strings/match.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
@@ -130,6 +131,10 @@ Core::~Core() {
 absl::Status Core::begin(cudaStream_t stream) {
   if (is_begun_.load(std::memory_order_acquire)) return absl::OkStatus();
   if (!invalid.ok()) return invalid;
+  std::string undiagnosed;
+  const absl::Cleanup tell = [&] {  // Without the lock, as listeners may ask for status().
+    if (!undiagnosed.empty()) log(undiagnosed);
+  };
   MutexLock lock(mutex_);
   if (is_begun_) return absl::OkStatus();
   if (is_fatal(cuda_error(not_begun_))) return copy_of(not_begun_);
@@ -155,7 +160,7 @@ absl::Status Core::begin(cudaStream_t stream) {
       std::string why;
       diagnoser = find_diagnoser(&why);
       // The component may be unusable, for example because of a profiler.
-      if (diagnoser == nullptr) log(absl::StrCat("graphcache: captures are not diagnosed: ", why));
+      if (diagnoser == nullptr) undiagnosed = absl::StrCat("graphcache: captures are not diagnosed: ", why);
     }
   }
   if (!is_same) known_streams.clear();

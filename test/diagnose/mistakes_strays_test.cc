@@ -3,11 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "diagnose_support.h"
+#include "graphcache/observe.h"
+#include "listeners.h"
 
 namespace graphcache::test {
 namespace {
@@ -156,7 +160,11 @@ using MistakesStraysTestOnGpu = MistakesStraysTest;
 
 TEST_F(MistakesStraysTestOnGpu, ACacheWorksWithoutTheComponent) {
   ASSERT_EQ(setenv("GRAPHCACHE_DIAGNOSE", "/nowhere/libgraphcache_diagnose.so", 1), 0);
-  Cache cache(diagnosing());
+  const auto asking = std::make_shared<Functions>();
+  Options options = diagnosing();
+  options.listeners.push_back(asking);
+  Cache cache(options);
+  asking->on_message = [&](std::string_view) { EXPECT_SUCCESS(cache.status()); };
   EXPECT_RUN(kInstantiated, run_add(cache, key("k")));  // It is looked for in the first run.
   ASSERT_EQ(unsetenv("GRAPHCACHE_DIAGNOSE"), 0);
   ASSERT_EQ(lines.size(), 1u);
