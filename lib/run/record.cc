@@ -30,10 +30,8 @@ absl::Status Run::capture_usable(Captured* out) {
   }
 
   if (absl::Status fatal = take_fatal_error(captured); !fatal.ok()) return fatal;
-  if (captured.has_usable_graph()) {
-    note_strays(captured.strays);
-    return absl::OkStatus();
-  }
+  note_strays(captured.strays);
+  if (captured.has_usable_graph()) return absl::OkStatus();
   const bool runs_directly = core_.options.on_capture_failure == OnCaptureFailure::kRunDirectly || captured.empty_slot;
   absl::Status why = captured.failure();
   if (!why.ok()) {

@@ -109,16 +109,21 @@ TEST_F(MistakesStraysTest, ForkedWorkAndWorkOfOthersAreNotListed) {
   EXPECT_EQ(of_others.read(), std::vector<float>(kSize, 1));
 }
 
-TEST_F(MistakesStraysTest, StraysOfAnEmptyCaptureAreInItsError) {
+TEST_F(MistakesStraysTest, StraysOfAnEmptyCaptureAreListedAndInItsError) {
   Stream other;
-  Cache cache(diagnosing());
+  const auto strays = std::make_shared<StrayCounter>();
+  Options options = diagnosing();
+  options.listeners.push_back(strays);
+  Cache cache(options);
   for (int run = 1; run <= 2; ++run) {
     EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](cudaStream_t) { add_aside(data.get(), other); }));
     expect_sum(static_cast<float>(run));
   }
   const EntryInfo entry = cache.entries()[0];
   EXPECT_TRUE(has(entry.error, {"fn enqueued nothing on its stream", " was launched by "}));
-  EXPECT_TRUE(entry.stray_work.empty()) << "each run repeats it";
+  ASSERT_EQ(entry.stray_work.size(), 1u);
+  EXPECT_TRUE(contains(entry.stray_work[0].text, " was launched by "));
+  EXPECT_EQ(strays->counts().size(), 1u);
 }
 
 // ---- How it is enabled ----------------------------------------------------------------------------------------------
