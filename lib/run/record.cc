@@ -91,9 +91,10 @@ Captured Run::capture_fn(const detail::Call& call, const TellBreak& tell, bool k
   captured.fn = report.refused();
   captured.is_refused = !captured.fn.ok();
   if (!captured.is_refused) {
-    report.event.status = absl::CancelledError("");  // Until it is done.
-    captured = call.makes_graph() ? make_graph(call, core_.options.device)
-                                  : capture(stream, call, core_.device->setter, core_.diagnoser, tell);
+    captured = watched(call, &report.event, [&] {
+      return call.makes_graph() ? make_graph(call, core_.options.device)
+                                : capture(stream, call, core_.device->setter, core_.diagnoser, tell);
+    });
     report.event.status = captured.failure();
     dropped_.splice(dropped_.end(), captured.until_over);
     if (keeps && captured.has_usable_graph()) {

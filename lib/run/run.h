@@ -5,6 +5,7 @@
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 #include <cuda_runtime_api.h>
+#include <cxxabi.h>
 
 #include <cstdint>
 #include <exception>
@@ -48,6 +49,17 @@ class Run {
   class Scope;
 
   absl::Status threw();
+  // Calls f(). If that throws, the event has the error.
+  template <class F>
+  static auto watched(const detail::Call& call, CacheEvent* event, F&& f) try {
+    event->status = absl::CancelledError("");
+    return f();
+  } catch (const abi::__forced_unwind&) {  // The thread is being cancelled.
+    throw;
+  } catch (...) {
+    event->status = call.threw ? exception_failure("fn threw") : out_of_memory();
+    throw;
+  }
   template <class F>
   absl::StatusOr<Outcome> reported(F&& f);
   absl::Status failed(absl::Status why) {
@@ -175,7 +187,7 @@ absl::StatusOr<Outcome> Run::reported(F&& f) {
     entry_.reset();
     dropped_.clear();
   };
-  absl::StatusOr<Outcome> outcome = f();
+  absl::StatusOr<Outcome> outcome = watched(call_, &span.event, f);
   span.event.status = outcome.status();
   if (outcome.ok()) span.event.outcome = *outcome;
   if (outcome.ok() && *outcome == Outcome::kEager) span.event.reason = reason_;

@@ -450,6 +450,28 @@ TEST_F(ListenerTest, AMissContainsWhatItDoesAndHitsAreSilent) {
   EXPECT_EQ(order->said, (Calls{"begin run", "begin capture", "end capture failed", "end run failed"}));
 }
 
+TEST_F(ListenerTest, WhatFnThrowsIsInTheEventsThatItPasses) {
+  Calls ends;
+  listener->wanted = {.hits = 1};
+  listener->on_end = [&](const CacheEvent& event) {
+    if (!event.status.ok()) ends.push_back(to_string(event.kind) + (": " + event.status.ToString()));
+  };
+  const auto expect_ends = [&](const Options& options, const auto& fn, const Calls& wanted) {
+    ends.clear();
+    Cache cache(options);
+    EXPECT_THROW((void)cache.run(key("k"), stream, fn), int);
+    EXPECT_EQ(ends, wanted);
+  };
+  const Calls both = {"capture: UNKNOWN: fn threw", "run: UNKNOWN: fn threw"}, one = {both[1]};
+  const auto throws = [](cudaStream_t) { throw 1; };
+  const auto makes_graph = []() -> absl::StatusOr<Graph> { throw 1; };
+  expect_ends({.listeners = {listener}}, throws, both);
+  expect_ends({.listeners = {listener}}, makes_graph, both);
+  expect_ends({.capture_after = 1, .listeners = {listener}}, throws, one);
+  expect_ends({.max_executables = 0, .listeners = {listener}}, throws, one);
+  expect_ends({.max_executables = 0, .listeners = {listener}}, makes_graph, one);
+}
+
 TEST_F(ListenerTest, AllHaveTheHitsThatOneWants) {
   const auto all = std::make_shared<Order>(Listener::Wants{.hits = 1});
   const auto some = std::make_shared<Order>(Listener::Wants{.hits = 7});
