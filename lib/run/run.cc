@@ -318,7 +318,8 @@ absl::Status Run::warm() try {
     return failed(absl::FailedPreconditionError("warm was called inside another run's fn"));
   }
   if (absl::Status why = core_.begin(stream_); !why.ok()) return failed(std::move(why));
-  if (!core_.enabled) return core_.status();
+  if (absl::Status lost = core_.status(); !lost.ok()) return failed(std::move(lost));
+  if (!core_.enabled) return absl::OkStatus();
   if (absl::Status held = claim(); !held.ok()) return failed(std::move(held));
   (void)core_.store.begin(entry_.get());
   Scope scope(*this);

@@ -240,6 +240,17 @@ TEST_F(FailuresTest, FatalErrorReachesTheEntriesOfOtherKeys) {
   EXPECT_EQ(hostrt::calls("cudaGraphDestroy"), 0u);
 }
 
+TEST_F(FailuresTest, WarmOfADisabledCacheReportsALostContextAsARunDoes) {
+  World world(unshared(0));
+  const auto fn = [](cudaStream_t) {};
+  EXPECT_SUCCESS(world.cache->warm(key("k"), world.stream, fn));
+  hostrt::fail_call("cudaStreamIsCapturing", 1, cudaErrorIllegalAddress);
+  EXPECT_FAILURE(kInternal, world.run(kKey, 1));
+  EXPECT_ERROR(kInternal, world.cache->warm(key("warmed"), world.stream, fn), "(\"warmed\")",
+               "cudaErrorIllegalAddress");
+  EXPECT_EQ(world.cache->stats().failed, 2u);
+}
+
 TEST_F(FailuresTest, FatalErrorThatFnReturnsIsRemembered) {
   World world;
   const auto outcome = world.cache->run(kKey, world.stream, [](cudaStream_t) { return cudaErrorLaunchFailure; });
