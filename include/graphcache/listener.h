@@ -101,7 +101,8 @@ struct CacheEvent {
 //     no duration, which has an end() alone. In between come begins and ends of what the event contains.
 //   - Events of one entry come in their order. Events of different entries may come in any order, and an
 //     executable may be destroyed before its kEvict is reported, or after later events of its entry.
-//   - Runs inside another run's capture, and direct calls of `fn`, have no kCapture and no kLaunch.
+//   - Runs inside another run's capture, and direct calls of `fn`, have no kCapture, and no kLaunch but that of a graph
+//     which `fn` returns (with entry 0).
 //   - An exception of begin() counts as a refusal. Exceptions of end() and message() are dropped, and message() gets a
 //     line for the former.
 //   - A listener may make CUDA calls that captures allow. In kRun and kLaunch, it must leave no error behind.

@@ -1,6 +1,7 @@
 // Runs that launch no graph of their own: inside another capture, or by calling `fn` directly.
 #include <absl/cleanup/cleanup.h>
 
+#include <chrono>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -118,6 +119,9 @@ absl::Status Run::launch_once() {
   std::list<Grave> grave(1);
   {
     Audience::Span span(*core_.audience, event_of(EventKind::kInstantiate));
+    const absl::Cleanup timed = [this, begin = std::chrono::steady_clock::now()] {
+      core_.store.count(&Stats::instantiate_time, std::chrono::steady_clock::now() - begin);
+    };
     const auto instantiate = [&] {
       const RelaxedCaptureMode relaxed;
       return Executable::instantiate(made.graph, content, core_.options.instantiate_flags, *core_.device->memory,
