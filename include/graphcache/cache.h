@@ -43,7 +43,7 @@ class Core;  // Not for users.
 //
 // REQUIRES, for right results:
 //   - Everything that decides which work `fn` enqueues is in the key. What else changes is a value or a slot.
-//   - `fn` only enqueues, on the stream that it is given, and may be called several times in one run.
+//   - `fn` only enqueues, on the stream that it gets, and may be called several times in one run.
 //   - No other thread uses `stream` while a run may capture it.
 //   - Memory and code that the work uses stay valid until the entry is gone and its last launch is over.
 //   - The CUDA context of the first run is current, until clear() ends it (docs/guide/threads.md, "Contexts").

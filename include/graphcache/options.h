@@ -31,8 +31,8 @@ enum class OnStale {
 };
 
 struct Options {
-  // The device whose work the cache records, numbered as for cudaSetDevice. kCurrentDevice: that of the first
-  // stream of a run or warm() that is not capturing.
+  // The cache's device, numbered as for cudaSetDevice. kCurrentDevice: that of the first stream of a run or warm() that
+  // is not capturing.
   static constexpr int kCurrentDevice = -1;
   int device = kCurrentDevice;
 
