@@ -70,13 +70,13 @@ absl::StatusOr<Outcome> Run::find_and_run() {
   const Options& options = core_.options;
   if (entry_ == nullptr) {
     absl::Status begun = core_.begin(stream_);
+    // A cache that knows no device gets none from a capturing stream. An inlined run needs none.
+    if (!begun.ok() && !is_capture_error(cuda_error(begun))) return failed(std::move(begun));
     // Some listener wants this run, also if it is a hit.
     if (!is_reported_ && core_.hits->is_sampled()) return reported([this] { return find_and_run(); });
     const bool is_nested = active_recording != nullptr;
     const bool is_foreign = !is_nested && options.inline_in_foreign_capture && is_in_foreign_capture();
-    // A cache that knows no device gets none from a capturing stream. An inlined run needs none.
-    const bool may_be_unbound = (is_nested || is_foreign) && is_capture_error(cuda_error(begun));
-    if (!begun.ok() && !may_be_unbound) return failed(std::move(begun));
+    if (!begun.ok() && !is_nested && !is_foreign) return failed(std::move(begun));
     if (is_nested || is_foreign || !core_.enabled) {
       ++detail::this_thread.uses;  // Else claim() counts it.
       return is_nested ? run_nested() : is_foreign ? run_inlined() : run_disabled();

@@ -2,6 +2,7 @@
 #include "graphcache/listener.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cache_support.h"
@@ -470,6 +472,10 @@ TEST_F(ListenerTest, WhatFnThrowsIsInTheEventsThatItPasses) {
   expect_ends({.capture_after = 1, .listeners = {listener}}, throws, one);
   expect_ends({.max_executables = 0, .listeners = {listener}}, throws, one);
   expect_ends({.max_executables = 0, .listeners = {listener}}, makes_graph, one);
+  ends.clear();
+  Cache cache({.listeners = {listener}});
+  std::thread([&] { (void)cache.run(key("k"), stream, [](cudaStream_t) { pthread_exit(nullptr); }); }).join();
+  EXPECT_EQ(ends, (Calls{"capture: CANCELLED: ", "run: CANCELLED: "}));
 }
 
 TEST_F(ListenerTest, AllHaveTheHitsThatOneWants) {
