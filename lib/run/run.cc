@@ -8,6 +8,7 @@
 #include "cuda/driver.h"
 #include "cuda/this_thread.h"
 #include "graph/outside.h"
+#include "graphcache/status.h"
 
 namespace graphcache {
 
