@@ -303,10 +303,10 @@ class Program::Arguments {
     return of.from == Argument::From::kInverse ? T(1) / value : value;
   }
   unsigned short half(const Argument& of) const {
-    return of.from == Argument::From::kValue ? values[of.value].half : static_cast<unsigned short>(of.number * 8);
+    return of.from == Argument::From::kValue ? values[of.value].half : static_cast<unsigned short>(bits_of(of));
   }
   unsigned long long word(const Argument& of) const {
-    if (of.from != Argument::From::kBoth) return static_cast<unsigned long long>(of.number * 8);
+    if (of.from != Argument::From::kBoth) return static_cast<unsigned long long>(bits_of(of));
     unsigned long long a, b;
     std::memcpy(&a, &values[of.value].number, sizeof a);
     std::memcpy(&b, &values[of.other].number, sizeof b);
@@ -321,6 +321,9 @@ class Program::Arguments {
   const absl::Span<const Passed> values;
 
  private:
+  // Some bits of a constant, which may be negative.
+  static long long bits_of(const Argument& of) { return static_cast<long long>(of.number * 8); }
+
   const Memory& memory_;
 };
 
