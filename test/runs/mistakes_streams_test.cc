@@ -204,6 +204,7 @@ TEST_F(MistakesOnStreamsTest, AThreadThatIsCancelledAtTheGateHoldsNobodyUp) {
   std::thread waits;
   EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, [&](cudaStream_t on) {
     waits = std::thread([&] { const std::lock_guard<CaptureGate> no_capture(capture_gate(device)); });
+    // Nothing tells when it waits there. If it is cancelled before, the test passes all the same.
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     EXPECT_EQ(pthread_cancel(waits.native_handle()), 0);
     return add_one(on);
