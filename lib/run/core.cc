@@ -222,7 +222,7 @@ absl::Status Core::failed(const Key& key, absl::Status why, bool was_told) {
   const bool is_fatal_here = has_begun() && is_fatal(cuda_error(why));
   // The first, second, fourth, eighth ... failure, so that a program that fails all the time fills no disk.
   const bool is_due = std::has_single_bit(store.count(&Stats::failed));
-  if (is_fatal_here || (is_due && !was_told)) log(key, message_of(why), "a run failed: ");
+  if ((is_fatal_here && !lost_) || (is_due && !was_told)) log(key, message_of(why), "a run failed: ");
   if (is_fatal_here) lose(with_text(why, absl::StrCat("since an earlier error: ", named.message())));
   return named;
 }

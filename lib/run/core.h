@@ -88,8 +88,8 @@ class Core {
   absl::StatusOr<GraphInfo> graph(std::uint64_t entry);
 
   // Event of an entry that has a graph or none.
-  static CacheEvent event_of(EventKind kind, const Entry& entry, Loss loss = Loss::kNone) {
-    const std::uint64_t graph = entry.graphs != nullptr ? recorded(entry).content->id : 0;
+  static CacheEvent event_of(EventKind kind, const Entry& entry, Loss loss = Loss::kNone, std::uint64_t graph = 0) {
+    if (graph == 0 && entry.graphs != nullptr) graph = recorded(entry).content->id;
     return {.kind = kind, .key = entry.key, .entry = entry.number(), .graph = graph, .loss = loss};
   }
 
@@ -136,8 +136,10 @@ using Held = std::unique_ptr<Entry, Unlock>;
 // A call of CUDA for an entry that is reported and timed, until the end of the scope.
 class Operation {
  public:
-  Operation(Core& core, EventKind kind, const Entry& entry, std::chrono::nanoseconds Stats::*time)
-      : core_(core), span_(*core.audience, Core::event_of(kind, entry)), time_(time) {
+  // `graph` is its number, unless it is the entry's.
+  Operation(Core& core, EventKind kind, const Entry& entry, std::chrono::nanoseconds Stats::*time,
+            std::uint64_t graph = 0)
+      : core_(core), span_(*core.audience, Core::event_of(kind, entry, Loss::kNone, graph)), time_(time) {
     const bool is_lost = kind != EventKind::kUpload && executable_of(entry) == nullptr;
     if (is_lost) span_.event.loss = entry.info.executable_lost;
     span_.event.status = absl::CancelledError("");  // Until it is done.

@@ -74,8 +74,6 @@ void Run::evict(Entry* victim, bool unlocks) {
 // why.
 std::optional<CallResult> Run::take_over(Held& lender, const Plan& plan, const ParameterTable::Set& set) {
   LastErrorGuard last_error;
-  Operation update(core_, EventKind::kUpdate, *entry_, &Stats::update_time);
-  lender->exec = nullptr;
   Executable& executable = *executable_of(*lender);
   UpdatedExecutable* const with_table = executable.updated();
   // The state of the executable is unknown, or it cannot be used any more.
@@ -87,13 +85,16 @@ std::optional<CallResult> Run::take_over(Held& lender, const Plan& plan, const P
     std::move(drop).Cancel();
     core_.store.undone(entry_.get(), lender.get(), plan);
   };
+  // No other set can be written to a table whose first launch failed, so it is made anew.
+  if (with_table != nullptr && !with_table->is_in_place()) return std::nullopt;
+  Operation update(core_, EventKind::kUpdate, *entry_, &Stats::update_time);
+  lender->exec = nullptr;
   BroughtOver brought;
   if (with_table != nullptr) {
-    // No other set can be written to a table whose first launch failed, so it is made anew.
-    if (!with_table->is_in_place()) return std::nullopt;
     if (!with_table->table()->has(*own().content)) brought.result = with_table->add_set(*own().content, set);
     if (brought.result.error != cudaSuccess && !is_fatal(brought.result.error)) {
       core_.store.refuse(entry_.get(), &Policy::refuse_device_updates);
+      update.done(brought.result);
       return std::nullopt;
     }
     if (brought.result.error == cudaSuccess) brought = with_table->switch_set(own().content, call_);
@@ -104,12 +105,14 @@ std::optional<CallResult> Run::take_over(Held& lender, const Plan& plan, const P
     if (from.empty()) brought.result = executable.base().clone(&from);
     if (brought.result.error != cudaSuccess) {
       undo();
+      update.done(brought.result);
       if (is_fatal(brought.result.error)) return brought.result;
       core_.store.refuse(entry_.get(), &Policy::refuse_siblings);
       return std::nullopt;
     }
     brought = executable.bring_over(own().graph, own().content, call_);
   }
+  update.done(brought.result);
   entry_->patched_nodes.add(brought.patched_nodes);
   if (with_table == nullptr && brought.refusal == nullptr) core_.store.count(&Stats::updates);
   if (brought.result.error == cudaSuccess) {
@@ -117,7 +120,6 @@ std::optional<CallResult> Run::take_over(Held& lender, const Plan& plan, const P
     own().executable = take_executable(*lender);
     own().grave = std::move(recorded(*lender).grave);
     if (with_table != nullptr) core_.store.count(&Stats::set_switches);
-    update.done({});
     return CallResult();
   }
   brought.whole ? undo() : std::move(drop).Invoke();
@@ -134,7 +136,6 @@ std::optional<CallResult> Run::take_over(Held& lender, const Plan& plan, const P
                                  refusal));
     if (!is_fatal(brought.result.error)) return std::nullopt;
   }
-  update.done(brought.result);
   return brought.result;
 }
 

@@ -74,7 +74,6 @@ absl::Status Run::learn(Recorded* made) {
                            pairs_with(describe(again.graph, &again.content)) && are_comparable(now, again.content);
     return is_usable ? &again.content : nullptr;
   });
-  if (is_fatal(cuda_error(ends))) made->graph.graph.release();
   if (!ends.ok()) return ends;
   made->values->bind(&now);
   return absl::OkStatus();
@@ -87,7 +86,7 @@ bool Run::update_to(Recorded& made) {
   const bool is_for_now = !made.content->is_settled && !own().content->is_settled;
   if (!is_alike || executable() == nullptr || !is_for_now) return false;
   LastErrorGuard last_error;
-  Operation update(core_, EventKind::kUpdate, *entry_, &Stats::update_time);
+  Operation update(core_, EventKind::kUpdate, *entry_, &Stats::update_time, made.content->id);
   entry_->exec = nullptr;
   absl::Cleanup threw = [this] { core_.give_up(*entry_, Loss::kFailed); };
   const BroughtOver brought = executable()->bring_over(made.graph, made.content, call_);
