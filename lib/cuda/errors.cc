@@ -257,8 +257,10 @@ DeviceGuard::~DeviceGuard() {
 CallResult DeviceGuard::put_back() {
   changed_ = false;
   int current = -1;
-  if (const cudaError_t error = cudaGetDevice(&current); error != cudaSuccess) return {"cudaGetDevice", error};
-  return {"cudaSetDevice", current == before_ ? cudaSuccess : cudaSetDevice(before_)};
+  const cudaError_t error = cudaGetDevice(&current);
+  if (is_fatal(error)) return {"cudaGetDevice", error};
+  const bool is_back = error == cudaSuccess && current == before_;
+  return {"cudaSetDevice", is_back ? cudaSuccess : cudaSetDevice(before_)};
 }
 
 }  // namespace graphcache

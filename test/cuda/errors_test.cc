@@ -71,11 +71,32 @@ TEST_F(ErrorsTest, FailedQueryOfTheDeviceIsReturned) {
 
 TEST_F(ErrorsTest, FailedQueryOfTheDeviceIsReturnedByWarm) {
   // For the context that the cache begins in, whether it still is the current one, the stream's device, and the current
-  // device; twice for the call of `fn`.
-  for (int nth = 1; nth <= 6; ++nth) {
+  // device; and for the call of `fn`.
+  for (int nth = 1; nth <= 5; ++nth) {
     Cache cache;
     hostrt::fail_call("cudaGetDevice", nth, cudaErrorUnknown);
     expect_failed(cache.warm(key("my label"), *stream, work()), "cudaGetDevice", cudaErrorUnknown, cache, *stream);
+  }
+}
+
+TEST_F(ErrorsTest, DeviceIsRestoredThoughAnyOneQueryOfItFails) {
+  for (const int executables : {0, 1}) {
+    bool is_struck = true;
+    for (int nth = 1; is_struck; ++nth) {
+      Cache cache({.max_executables = executables});
+      const std::uint64_t before = hostrt::failures_injected();
+      hostrt::fail_call("cudaGetDevice", nth, cudaErrorUnknown);
+      int calls = 0;
+      const auto outcome = cache.run(key("k"), *stream, [&](cudaStream_t s) {
+        ++calls;
+        work()(s);
+        return cudaSetDevice(1);
+      });
+      is_struck = hostrt::failures_injected() > before;
+      hostrt::clear_failures();
+      EXPECT_EQ(current_device(), 0) << nth;
+      EXPECT_EQ(outcome.ok(), calls != 0) << nth << ": " << outcome.status();
+    }
   }
 }
 
