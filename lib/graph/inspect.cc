@@ -178,19 +178,22 @@ PointerAttributes::PointerAttributes(const void* memory) : cudaPointerAttributes
   cudaGetDevice(&device);
 }
 
-AddressRange stack_of_this_thread() {
-  pthread_attr_t attributes;
-  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return {};
-  void* begin = nullptr;
-  std::size_t size = 0;
-  const bool is_known = pthread_attr_getstack(&attributes, &begin, &size) == 0;
-  pthread_attr_destroy(&attributes);
-  return is_known ? AddressRange{reinterpret_cast<std::uintptr_t>(begin), size} : AddressRange{};
+const AddressRange& stack_of_this_thread() {
+  static thread_local const AddressRange stack = []() -> AddressRange {
+    pthread_attr_t attributes;
+    if (pthread_getattr_np(pthread_self(), &attributes) != 0) return {};
+    void* begin = nullptr;
+    std::size_t size = 0;
+    const bool is_known = pthread_attr_getstack(&attributes, &begin, &size) == 0;
+    pthread_attr_destroy(&attributes);
+    return is_known ? AddressRange{reinterpret_cast<std::uintptr_t>(begin), size} : AddressRange{};
+  }();
+  return stack;
 }
 
 bool is_on_this_threads_stack(const void* address) {
-  static thread_local const AddressRange stack = stack_of_this_thread();
-  const auto offset_of = [](const void* at) { return reinterpret_cast<std::uintptr_t>(at) - stack.begin; };
+  const AddressRange& stack = stack_of_this_thread();
+  const auto offset_of = [&](const void* at) { return reinterpret_cast<std::uintptr_t>(at) - stack.begin; };
   const std::uintptr_t here = offset_of(__builtin_frame_address(0)), there = offset_of(address);
   // The range of an unlimited stack reaches down into other memory. Frames that have ended are just below this one.
   constexpr std::uintptr_t kEnded = std::uintptr_t{64} << 20;

@@ -32,8 +32,9 @@ struct PointerAttributes : cudaPointerAttributes {
   CallResult query;
 };
 
-// The stack of this thread. Empty if it cannot be determined. For the main thread, the query reads a file.
-AddressRange stack_of_this_thread();
+// The stack of this thread, asked for once, because for the main thread the query reads a file. Empty if it cannot be
+// determined.
+const AddressRange& stack_of_this_thread();
 bool is_on_this_threads_stack(const void* address);
 // Whether an address is on the stack that the caller runs on. The bounds of a fiber's stack are not known, so there all
 // that is near counts.

@@ -87,7 +87,7 @@ struct OtherPlace {
 // differ from those of another call.
 template <class F>
 [[gnu::noinline]] void on_other_stack(const OtherPlace& place, F&& f) {
-  const AddressRange stack = stack_of_this_thread();
+  const AddressRange& stack = stack_of_this_thread();
   const std::size_t below = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0)) - stack.begin;
   const std::size_t left = below < stack.size ? below : 0;
   void* const shift = __builtin_alloca(std::min(place.depth, std::max(OtherPlace::kNear, left / 16)));
