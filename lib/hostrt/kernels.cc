@@ -1,6 +1,7 @@
 #include "kernels.h"
 
 #include <cuda.h>
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <iterator>
 #include <mutex>
 #include <unordered_map>
+#include <vector>
 
 namespace graphcache::hostrt {
 namespace {
@@ -16,7 +18,9 @@ namespace {
 // that static objects may still launch kernels while the process exits.
 struct Registry {
   std::mutex mutex;
-  std::unordered_map<const void*, Kernel> kernels;  // map nodes keep their addresses
+  using Kernels = std::unordered_map<const void*, Kernel>;
+  Kernels kernels;                          // map nodes keep their addresses
+  std::vector<Kernels::node_type> formers;  // of libraries that were unloaded
 };
 
 Registry& registry() {
@@ -26,6 +30,11 @@ Registry& registry() {
 
 std::uintptr_t align(std::uintptr_t place, std::size_t alignment) {
   return (place + alignment - 1) / alignment * alignment;
+}
+
+bool are_of_one_library(const void* a, const void* b) {
+  Dl_info of_a = {}, of_b = {};
+  return dladdr(a, &of_a) != 0 && dladdr(b, &of_b) != 0 && of_a.dli_fbase == of_b.dli_fbase;
 }
 
 }  // namespace
@@ -105,6 +114,11 @@ bool add_kernel(const char* name, const void* function, Invoker invoker, const P
     kernel.offsets.push_back(align(kernel.argument_bytes, parameter.alignment));
     kernel.argument_bytes = kernel.offsets.back() + parameter.size;
     kernel.argument_alignment = std::max(kernel.argument_alignment, parameter.alignment);
+  }
+  const auto found = all.kernels.find(function);
+  // It may be where a kernel of an unloaded library was. Other libraries may register the kernel as well.
+  if (found != all.kernels.end() && are_of_one_library(function, reinterpret_cast<const void*>(invoker))) {
+    all.formers.push_back(all.kernels.extract(found));
   }
   return all.kernels.emplace(function, std::move(kernel)).second;
 }

@@ -73,6 +73,7 @@ void one_after_the_other(const char* const* paths) {
   for (int i = 0; i < 4; ++i) {
     const Plugin plugin(paths[i % 2]);
     if (plugin.run == nullptr) return;
+    expect(plugin.find<bool(int*)>("run_own_kernel")(place) && stored() == 1 + i % 2, "a kernel of the plug-in");
     for (int way = 0; way < kWays; ++way) {
       if (way == 5 || way == 9) continue;  // A function pointer is its address alone.
       for (int round = 0; round < 2; ++round) {

@@ -1,8 +1,11 @@
 // A plug-in whose types have the names of another one's, and do other work: they store VALUE.
 #include "plugin.h"
 
+#include <graphcache/hostrt.h>
+
 #include <functional>
 #include <memory>
+#include <type_traits>
 
 struct Model {
   bool by_lambda(graphcache::Cache& cache) {
@@ -73,3 +76,14 @@ extern "C" [[gnu::visibility("default")]] bool run(graphcache::Cache& cache, int
 }
 
 extern "C" [[gnu::visibility("default")]] bool shared(graphcache::Cache& cache) { return run_shared(cache, 77).ok(); }
+
+// Perhaps where the other plug-in's was, whose parameter has another type.
+using Stored = std::conditional_t<VALUE == 1, int, double>;
+static void store_as(int* to, Stored value) { *to = static_cast<int>(value); }
+GRAPHCACHE_HOST_KERNEL(store_as)
+
+extern "C" [[gnu::visibility("default")]] bool run_own_kernel(int* to) {
+  Stored value = VALUE;
+  void* arguments[] = {&to, &value};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(&store_as), 1, 1, arguments, 0, nullptr) == cudaSuccess;
+}
