@@ -679,6 +679,24 @@ TEST_F(ListenerTestOnHostrt, AFatalErrorIsReportedAsTheEndOfAll) {
   hostrt::clear_failures();
   expect_noted({"launch k", "erased k", "executable destroyed k", "graph destroyed k"});
   EXPECT_TRUE(says(log, "cudaErrorIllegalAddress"));
+  for (int i = 2; i <= 8; ++i) EXPECT_FALSE(run_add(cache, key("k")).ok());
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 4) << log;  // The first, second, fourth and eighth failure.
+}
+
+TEST_F(ListenerTestOnHostrt, AnUpdateThatIsRefusedHasTheError) {
+  absl::Status updated;
+  listener->on_end = [&](const CacheEvent& event) {
+    if (event.kind == EventKind::kUpdate) updated = event.status;
+  };
+  Cache cache(renting({.max_executables = 1, .listeners = {listener}}));
+  const auto run = [&](int byte) {
+    return cache.run(key("k", byte), stream,
+                     [&](cudaStream_t on) { return cudaMemsetAsync(data.get(), byte, data.bytes(), on); });
+  };
+  EXPECT_RUN(kInstantiated, run(1));
+  hostrt::fail_call("cudaGraphExecUpdate", 1, cudaErrorGraphExecUpdateFailure);
+  EXPECT_RUN(kInstantiated, run(2));
+  EXPECT_TRUE(says(std::string(updated.message()), "cudaGraphExecUpdate: cudaErrorGraphExecUpdateFailure"));
 }
 
 }  // namespace

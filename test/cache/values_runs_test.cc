@@ -340,33 +340,40 @@ TEST_F(ValuesRunsTest, TheDeviceUpdatesNoExecutableWhoseValuesAreNotFound) {
 }
 
 TEST_F(ValuesRunsTest, ListenersSeeTheEndOfEachGraph) {
-  const auto listener = std::make_shared<Functions>();
-  std::map<std::uint64_t, int> graphs;
-  int captures = 0, most_captures = 0, recordings = 0;
-  listener->on_begin = [&](const CacheEvent& event) {
-    if (event.kind == EventKind::kCapture) most_captures = std::max(most_captures, ++captures);
-    return absl::OkStatus();
-  };
-  listener->on_end = [&](const CacheEvent& event) {
-    if (event.kind == EventKind::kDestroyGraph) --graphs[event.graph];
-    if (event.kind != EventKind::kCapture) return;
-    --captures;
-    ++recordings;
-    if (event.graph != 0) ++graphs[event.graph];
-    EXPECT_EQ(event.graph != 0, event.captured != nullptr);
-  };
-  {
-    Cache cache({.listeners = {listener}});
-    for (int i = 0; i < 4; ++i) {
-      EXPECT_SUCCESS(cache.run(key("k"), stream, values(number(i)),
-                               [&](cudaStream_t on, float v) { return fill_data(on, v * v); }));
-      CUDA_OK(cudaStreamSynchronize(stream));
+  for (const int refused : {0, 3}) {  // The first recording that is compared.
+    const auto listener = std::make_shared<Functions>();
+    std::map<std::uint64_t, int> graphs;
+    int begun = 0, captures = 0, most_captures = 0, recordings = 0;
+    std::uint64_t last = 0;
+    listener->on_begin = [&](const CacheEvent& event) {
+      if (event.kind != EventKind::kCapture) return absl::OkStatus();
+      if (++begun == refused) return absl::AbortedError("no");
+      most_captures = std::max(most_captures, ++captures);
+      return absl::OkStatus();
+    };
+    listener->on_end = [&](const CacheEvent& event) {
+      if (event.kind == EventKind::kDestroyGraph) --graphs[event.graph];
+      EXPECT_TRUE(event.kind != EventKind::kUpdate || event.graph == last);
+      if (event.kind != EventKind::kCapture) return;
+      --captures;
+      ++recordings;
+      if (event.graph != 0) ++graphs[last = event.graph];
+      EXPECT_EQ(event.graph != 0, event.captured != nullptr);
+    };
+    {
+      Cache cache({.listeners = {listener}});
+      for (int i = 0; i < 4; ++i) {
+        const auto outcome = cache.run(key("k"), stream, values(number(i)),
+                                       [&](cudaStream_t on, float v) { return fill_data(on, v * v); });
+        EXPECT_EQ(outcome.ok(), refused == 0 || i != 1) << outcome.status();
+        CUDA_OK(cudaStreamSynchronize(stream));
+      }
     }
+    EXPECT_EQ(graphs.size(), 4u);
+    for (const auto& [graph, open] : graphs) EXPECT_EQ(open, 0) << graph;
+    EXPECT_GT(recordings, 4);     // Unexplained bytes are recorded again,
+    EXPECT_EQ(most_captures, 1);  // one after the other.
   }
-  EXPECT_EQ(graphs.size(), 4u);
-  for (const auto& [graph, open] : graphs) EXPECT_EQ(open, 0) << graph;
-  EXPECT_GT(recordings, 4);     // Unexplained bytes are recorded again,
-  EXPECT_EQ(most_captures, 1);  // one after the other.
 }
 
 // fn fails, throws or synchronizes under capture for one value.
