@@ -201,10 +201,11 @@ TEST_F(ListenerTest, AnErrorBeforeACaptureIsTheRunsAlsoIfItIsAnErrorOfCaptures) 
 TEST_F(ListenerTest, AnErrorBeforeALaunchIsTheRuns) {
   Cache cache(watched());
   EXPECT_RUN(kInstantiated, run_add(cache, stream, 1));
-  before_launch = absl::AbortedError("no offset");
+  before_launch = absl::AbortedError("no\noffset");
   for (int i = 0; i < 3; ++i) {
     EXPECT_FAILURE(kAborted, run_add(cache, stream, 10));
   }
+  EXPECT_TRUE(says(log, "no offset"));
   expect_sum(1);
   EXPECT_EQ(cache.stats().failed, 3u);
   before_launch = absl::OkStatus();
