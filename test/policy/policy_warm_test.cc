@@ -137,6 +137,7 @@ TEST_F(PolicyTest, WarmWhereThereIsNoRoomPutsTheSetIntoTheTable) {
   EXPECT_EQ(warmed.captures, full.captures + 1);
   EXPECT_EQ(warmed.set_switches, full.set_switches);
   EXPECT_EQ(warmed.evictions, full.evictions);
+  EXPECT_GT(warmed.first_launch_time, full.first_launch_time);
   for (std::size_t i = 0; i < live.size(); ++i) EXPECT_EQ(entry_of(bench, keys[i]).live, live[i]) << i;
 
   hostrt::reset_calls();
