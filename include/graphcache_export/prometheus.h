@@ -22,7 +22,7 @@ namespace graphcache {
 // metric has a label cache="NAME", so give the caches of one process different names.
 //
 // The label of a key becomes the label "label", in which invalid UTF-8 is replaced. Key labels that become equal by
-// this share a series. A key label "other" shares the series with the keys that the cache counts under "other".
+// this share a series. The first 64 labels have one each, and further ones share "other".
 //
 // graphcache_label_runs_total needs a History (history.h) among the listeners of the cache. Without one it lacks the
 // runs of keys that are gone.
@@ -34,7 +34,7 @@ class PrometheusCollector final : public prometheus::Collectable {
   // The cache must outlive the collector. Throws std::bad_alloc.
   explicit PrometheusCollector(const Cache& cache, std::string name = "default");
 
-  // Reads Cache::stats() and labels(), and makes no CUDA call. Thread-safe. Throws std::bad_alloc.
+  // Reads Cache::stats() and Cache::entries(), and makes no CUDA call. Thread-safe. Throws std::bad_alloc.
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:

@@ -141,20 +141,27 @@ std::vector<MetricFamily> PrometheusCollector::Collect() const {
   return page.take();
 }
 
-// labels() may leave out a key that is erased meanwhile. Prometheus would take the smaller count for a restart of the
-// program, and add all of the next one again. So counts never decrease here.
+// Keys may be erased meanwhile. Prometheus would take the smaller count for a restart of the program, and add all of
+// the next one again. So counts never decrease here, and a label keeps its series.
 PrometheusCollector::Labels PrometheusCollector::read_labels() const {
-  Labels now;
-  for (const LabelStats& read : labels(cache_)) {
-    LabelStats& sum = now[valid_utf8(read.label)];
-    sum.entries += read.entries;
-    for (std::size_t i = 0; i < kOutcomeCount; ++i) sum.outcomes[i] += read.outcomes[i];
+  std::vector<LabelStats> all;
+  if (find_listener<History>(cache_.options().listeners) != nullptr) {
+    all = labels(cache_);
+  } else {  // Then labels() moves labels to "other" and back.
+    for (EntryInfo& entry : cache_.entries()) all.push_back({std::move(entry.label), 1, entry.outcomes, {}});
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   for (auto& [label, reported] : reported_) reported.entries = 0;
+  Labels now;
+  for (const LabelStats& read : all) {
+    std::string label = valid_utf8(read.label);
+    if (reported_.size() >= History::kMostLabels && reported_.count(label) == 0) label = "other";
+    reported_[label].entries += read.entries;
+    LabelStats& sum = now[label];
+    for (std::size_t i = 0; i < kOutcomeCount; ++i) sum.outcomes[i] += read.outcomes[i];
+  }
   for (const auto& [label, counts] : now) {
     LabelStats& reported = reported_[label];
-    reported.entries = counts.entries;
     for (std::size_t i = 0; i < kOutcomeCount; ++i) {
       reported.outcomes[i] = std::max(reported.outcomes[i], counts.outcomes[i]);
     }

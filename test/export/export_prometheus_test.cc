@@ -224,6 +224,20 @@ TEST_F(ExportPrometheusTest, OthersAndAnOwnLabelOtherAreOneSeries) {
   EXPECT_EQ(runs_of(page, "other", Outcome::kReplayed), 1);
 }
 
+TEST_F(ExportPrometheusTest, ALabelKeepsItsSeries) {
+  Cache cache({.max_executables = 150});
+  const PrometheusCollector collector(cache);
+  std::vector<MetricFamily> page;
+  for (int i = 1; i <= 150; ++i) {
+    EXPECT_TRUE(run_add(cache, key("label " + std::to_string(i))).ok());
+    if (i % 50 == 0) page = collector.Collect();
+  }
+  double runs = 0;
+  for (const ClientMetric& each : family(page, "graphcache_label_runs_total")->metric) runs += each.counter.value;
+  EXPECT_EQ(runs, 150);
+  EXPECT_EQ(family(page, "graphcache_label_entries")->metric.size(), 65u);
+}
+
 TEST_F(ExportPrometheusTest, LabelsThatAreNoTextShareASeriesOfText) {
   Cache cache;
   EXPECT_TRUE(run_add(cache, key("bytes \xff")).ok());
