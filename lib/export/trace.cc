@@ -12,8 +12,6 @@ namespace {
 
 // Events have no process number, and all events belong to one process.
 constexpr int kProcess = 1;
-// KeptEvent::thread of all threads without a number of their own.
-constexpr unsigned kOtherThreads = 64;
 
 double microseconds(std::chrono::nanoseconds time) { return std::chrono::duration<double, std::micro>(time).count(); }
 
@@ -52,10 +50,7 @@ std::string chrome_trace(const std::vector<KeptEvent>& events) {
 
   Json all = Json::array();
   all.push_back(name("process_name", 0, "graphcache"));
-  for (const unsigned thread : threads) {
-    const bool is_one = thread != kOtherThreads;
-    all.push_back(name("thread_name", thread, is_one ? "thread " + std::to_string(thread) : "all further threads"));
-  }
+  for (const unsigned thread : threads) all.push_back(name("thread_name", thread, "thread " + std::to_string(thread)));
   for (const KeptEvent& event : sorted) all.push_back(to_object(event, sorted.front().begin));
   return dump({{"traceEvents", all}, {"displayTimeUnit", "ns"}});
 }
