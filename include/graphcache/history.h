@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,7 @@ class History final : public Listener {
  public:
   static constexpr std::size_t kMostLabels = 64;  // The number of labels that have counts of their own.
 
+  absl::Status begin(const CacheEvent& event) override;
   void end(const CacheEvent& event) override;
 
   // The runs of entries that no longer exist, and the reasons of all direct runs, by label, in the order in which the
@@ -67,6 +69,7 @@ class History final : public Listener {
   // Guards all that follows.
   mutable std::mutex mutex_;
   std::vector<LabelStats> labels_;
+  std::multiset<unsigned> runs_;  // The threads of the runs under way.
   std::array<Ghosts, 2> ghosts_;  // Without and with the keys that lent their executable.
   std::size_t executables_ = 0;   // The number of executables that exist and are not evicted.
   std::uint64_t recaptures_ = 0;

@@ -303,8 +303,9 @@ class Adviser {
     const History::Returns returns = history_->returns(/*with_lent=*/options_.share != Share::kAlways);
     Finding budget = finding_of(FindingKind::kBudget, "", returns.of_four_times);
     budget.ready_rate = share(ready, all);
-    budget.ready_rate_of_twice = share(ready + returns.of_twice, all);
-    budget.ready_rate_of_four_times = share(ready + returns.of_four_times, all);
+    // Some of the returns may be of runs that then failed, which `all` does not count.
+    budget.ready_rate_of_twice = std::min(1.0, share(ready + returns.of_twice, all));
+    budget.ready_rate_of_four_times = std::min(1.0, share(ready + returns.of_four_times, all));
     if (budget.runs >= kFewest && budget.ready_rate_of_four_times - budget.ready_rate >= kRateOfBudget) {
       budget.text =
           absl::StrCat(evictions, " With twice the budget it would have been ", percent(budget.ready_rate_of_twice),

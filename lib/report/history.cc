@@ -24,12 +24,21 @@ void add(const std::array<std::uint64_t, kOutcomeCount>& counts, LabelStats* sta
 
 }  // namespace
 
+absl::Status History::begin(const CacheEvent& event) {
+  if (event.kind != EventKind::kRun) return absl::OkStatus();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  runs_.insert(event.thread);
+  return absl::OkStatus();
+}
+
 void History::end(const CacheEvent& event) {
   // A run that a listener wants as a hit is reported without its entry, also if it is direct. A disabled cache has no
   // entries whose counts could be lost.
   const bool is_direct = event.reason && *event.reason != EagerReason::kDisabled;
-  if (event.entry == 0 && !is_direct) return;
   const std::lock_guard<std::mutex> lock(mutex_);
+  const bool is_in_run = runs_.count(event.thread) != 0;           // Else in a warm().
+  if (event.kind == EventKind::kRun) runs_.extract(event.thread);  // An outer run of the thread may go on.
+  if (event.entry == 0 && !is_direct) return;
   LabelStats& label = of_label(labels_, event.key.label());
   switch (event.kind) {
     case EventKind::kRun:
@@ -42,7 +51,9 @@ void History::end(const CacheEvent& event) {
     case EventKind::kUpdate:
       if (!event.status.ok()) break;
       executables_ += event.kind == EventKind::kInstantiate ? 1 : 0;
-      for (Ghosts& ghosts : ghosts_) ghosts.came_back(event.entry, executables_);
+      for (Ghosts& ghosts : ghosts_) {
+        is_in_run ? ghosts.came_back(event.entry, executables_) : ghosts.remove(event.entry);
+      }
       break;
     case EventKind::kEvict:
       for (Ghosts& ghosts : ghosts_) ghosts.lost(event.entry, executables_);

@@ -18,6 +18,7 @@
 #include "advice_support.h"
 #include "graphcache/advice.h"
 #include "graphcache/observe.h"
+#include "listeners.h"
 #include "runs/threads_support.h"
 
 namespace graphcache::test {
@@ -32,6 +33,7 @@ class HistoryEventsTest : public testing::Test {
     const Key of_entry = key("k" + std::to_string(entry));
     CacheEvent event{.kind = kind, .key = of_entry, .entry = entry, .outcome = {}, .reason = {}, .status = {}};
     fill(event);
+    EXPECT_TRUE(history_->begin({.kind = EventKind::kRun, .key = of_entry}).ok());  // All happens in a run.
     history_->end(event);
   }
   static auto with_loss(Loss loss) {
@@ -303,6 +305,25 @@ TEST_F(HistoryTest, NoBudgetWouldHelpKeysThatRunAgainTooLate) {
   Cache cache(followed(unshared(4)));
   run_in_turn(cache, 50, 100);
   for (const Finding& finding : advise(cache)) EXPECT_NE(finding.kind, FindingKind::kBudget) << finding.text;
+}
+
+TEST_F(HistoryTest, ALargerBudgetSparesWarmNothingAndNoRateIsAboveOne) {
+  const auto refuses = std::make_shared<Functions>();
+  refuses->wanted.launches = true;
+  Cache cache(unshared({.max_executables = 1, .listeners = {std::make_shared<History>(), refuses}}));
+  const auto fn = [&](cudaStream_t on) { return add_one(on); };
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_SUCCESS(cache.warm(key("k"), stream, fn));
+    EXPECT_RUN(kReplayed, cache.run(key("k"), stream, fn));
+    EXPECT_SUCCESS(run_add(cache, key("evicts")));
+    cache.erase(key("evicts"));
+  }
+  EXPECT_THAT(kinds(cache), testing::IsEmpty());
+  refuses->on_begin = [](const CacheEvent& event) {
+    return event.kind == EventKind::kLaunch ? absl::AbortedError("no") : absl::OkStatus();
+  };
+  for (int i = 0; i < 60; ++i) EXPECT_FAILURE(kAborted, run_add(cache, key("k", i % 2)));
+  EXPECT_EQ(only(cache, FindingKind::kBudget).ready_rate_of_twice, 1);
 }
 
 TEST_F(HistoryTest, SharedExecutablesLentForWantOfRoom) {
