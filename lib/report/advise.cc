@@ -267,7 +267,8 @@ class Adviser {
         absl::StrAppend(&finding.text, " The graphs differ only in values of arguments.");
         finding.cure = absl::StrCat("Leave part ", form.parts[number],
                                     " out of the key, and pass it as a value (graphcache::values) or a slot.");
-      } else if (!form.is_address[number] && values.begin()->first > 0) {
+      } else if (!form.is_address[number] && values.begin()->first > 0 && values.rbegin()->first <= UINT32_MAX) {
+        // Larger numbers are no sizes, and may be secrets.
         propose_buckets(values, &finding);
         absl::StrAppend(&finding.text, " The graphs differ in more than values.");
         finding.cure = absl::StrCat("Round part ", form.parts[number], " up by graphcache::Buckets{",

@@ -94,6 +94,10 @@ TEST_F(AdviseTest, SizesThatAreNotBucketed) {
     for (std::int64_t size = 100; size < 160; ++size) EXPECT_TRUE(run_size(bucketed, buckets.up(size)).ok());
   }
   EXPECT_THAT(kinds(bucketed), testing::IsEmpty());
+  // Larger numbers are no sizes, and may not leave the process.
+  Cache of_ids;
+  for (std::int64_t i = 0; i < 60; ++i) EXPECT_TRUE(run_size(of_ids, key("id", UINT32_MAX + i), i).ok());
+  only(of_ids, FindingKind::kNeverHitAgain);
 }
 
 TEST_F(AdviseTest, AValueInTheKeyThatShouldBeASlot) {
