@@ -75,7 +75,7 @@ enum class Rule : std::uint8_t {
 enum class Loss : std::uint8_t {
   kNone,
   kEvicted,    // Evicted because another key needed the room.
-  kLent,       // Lent to a sibling.
+  kLent,       // A sibling took it.
   kFailed,     // Lost by an error (EntryInfo::error).
   kTemplates,  // There were more templates than Options::max_templates.
   kStale,      // Verify mode found it stale (OnStale::kForget).

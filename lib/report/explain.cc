@@ -63,7 +63,8 @@ std::string sentence(Loss loss, std::size_t others, const Options& options) {
                           " (", limit, ")");
     }
     case Loss::kLent:
-      return "a sibling uses it now";
+      return options.share == Share::kNever ? "an update gave it to another key, for which there was no room (rule 3)"
+                                            : "a sibling uses it now";
     case Loss::kFailed:
       return "of an error";
     case Loss::kTemplates:
@@ -222,8 +223,9 @@ std::string explain(const Cache& cache, const Key& key) try {
     return absl::StrCat("Every run fails: ", std::string(cache.status().message()), ".\n");
   }
   if (paragraphs.empty()) {
-    return "No run of this key is known: it was never run, it was erased, or it has been dropped among the keys "
-           "without a template, of which the cache remembers 4096. Its next run is a first run.\n";
+    return "No run of this key is known: it was never run, or only inside other captures, it was erased, or it has "
+           "been dropped among the keys without a template, of which the cache remembers 4096. Its next run is a first "
+           "run.\n";
   }
   std::string text;
   for (const Paragraph& of : paragraphs) {

@@ -108,6 +108,10 @@ TEST_F(ExplainTest, TheRuleThatGaveAnExecutable) {
     return add_one(s);
   }));
   EXPECT_TRUE(says(explain(cache, key("c")), "in the place of the one used longest ago (rule 3)"));
+  Cache unshared({.max_executables = 1, .share = Share::kNever});
+  EXPECT_TRUE(run_add(unshared, key("a")).ok());
+  EXPECT_RUN(kUpdated, run_add(unshared, key("b")));
+  EXPECT_TRUE(says(explain(unshared, key("a")), "an update gave it to another key, for which there was no room"));
 }
 
 TEST_F(ExplainTest, AKeyLooksForSiblingsWhenThereIsNoRoom) {
