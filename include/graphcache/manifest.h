@@ -35,8 +35,9 @@ namespace graphcache {
 class Cache;
 
 // A text for read_manifest(): the keys that have an executable or a template and have been replayed. At most `most`
-// keys are in it, those with the most runs first. Keys that contain an address are left out. It reads entries as
-// Cache::entries() does. Empty if there is no memory for it.
+// keys are in it, those with the most runs first. Keys that contain an address are left out, because it means nothing
+// in another process, and so are keys with parts nested 64 deep. It reads entries as Cache::entries() does. Empty if
+// there is no memory for it.
 std::string manifest(const Cache& cache, std::size_t most = SIZE_MAX);
 
 // One key of a manifest.
@@ -50,9 +51,6 @@ struct ManifestKey {
 
 // Reads the text of manifest(). Returns its keys, those with the most uses first. Returns InvalidArgument, and
 // no keys, if the text is damaged, is not a manifest, or was written by an incompatible version of the library.
-//
-// The text has a version and ends with a checksum; another version of the library may refuse it. Keys that contain an
-// address are not in it, because the address means nothing in another process.
 absl::StatusOr<std::vector<ManifestKey>> read_manifest(absl::string_view text);
 
 // What warm_up() did.

@@ -100,10 +100,12 @@ absl::StatusOr<std::vector<ManifestKey>> read_manifest(absl::string_view text) t
   if (!absl::StartsWith(text, kAnyVersion)) {
     return absl::InvalidArgumentError("this is not a manifest of graphcache: it does not begin with its name");
   }
-  if (!absl::StartsWith(text, kFirstLine)) {
+  const absl::string_view first_line = text.substr(0, text.find('\n'));
+  if (first_line.size() == text.size()) return damaged("its end is missing");
+  if (absl::StripSuffix(first_line, "\r") != absl::StripSuffix(kFirstLine, "\n")) {
     return absl::InvalidArgumentError(
         absl::StrCat("another version of graphcache wrote this manifest: it begins with \"",
-                     absl::CHexEscape(text.substr(0, std::min(text.find('\n'), std::size_t{64}))), "\""));
+                     absl::CHexEscape(first_line.substr(0, 64)), "\""));
   }
   const std::size_t end = text.rfind(kLastLine);
   if (end == absl::string_view::npos || text[end - 1] != '\n') return damaged("its end is missing");

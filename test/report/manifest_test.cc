@@ -161,7 +161,10 @@ TEST(ManifestTest, ErrorsDescribeTheFault) {
   expect_refused("", "not a manifest of graphcache");
   expect_refused("{\"json\": 1}\n", "not a manifest of graphcache");
   expect_refused("graphcache manifest 2\nwhatever\n", "another version");
-  expect_refused("graphcache manifest 1\n", "its end is missing");
+  for (const char* const cut : {"graphcache manifest 1", "graphcache manifest 1\n"}) {
+    expect_refused(cut, "its end is missing");
+  }
+  expect_refused("graphcache manifest 1\r\nchecksum 0000000000000000\r\n", "its checksum is wrong");
   expect_refused("graphcache manifest 1\nchecksum 0000000000000000\n", "its checksum is wrong");
   std::string lines = absl::StrReplaceAll(text_of({key("a")}), {{"\n100", "\nmany"}});
   expect_refused(lines, "its checksum is wrong");
