@@ -86,30 +86,30 @@ class Body {
 template <class R, class C, class Then>
 void if_node(const R& rec, C condition, Then&& then) {
   detail::add_conditional(rec, detail::ConditionalKind::kIf, condition, 1, [&](Body& body, unsigned) {
-    static_assert(detail::kReturnsNothing<Then, Body&>, "graphcache: the body of a conditional node returns nothing");
+    static_assert(detail::kIsBody<Then, Body&>, "graphcache: a body takes a graphcache::Body& and returns nothing");
     then(body);
   });
 }
 template <class R, class C, class Then, class Else>
 void if_node(const R& rec, C condition, Then&& then, Else&& otherwise) {
   detail::add_conditional(rec, detail::ConditionalKind::kIf, condition, 2, [&](Body& body, unsigned index) {
-    static_assert(detail::kReturnsNothing<Then, Body&> && detail::kReturnsNothing<Else, Body&>,
-                  "graphcache: the body of a conditional node returns nothing");
+    static_assert(detail::kIsBody<Then, Body&> && detail::kIsBody<Else, Body&>,
+                  "graphcache: a body takes a graphcache::Body& and returns nothing");
     index == 0 ? then(body) : otherwise(body);
   });
 }
 template <class R, class C, class F>
 void while_node(const R& rec, C condition, F&& repeated) {
   detail::add_conditional(rec, detail::ConditionalKind::kWhile, condition, 1, [&](Body& body, unsigned) {
-    static_assert(detail::kReturnsNothing<F, Body&>, "graphcache: the body of a conditional node returns nothing");
+    static_assert(detail::kIsBody<F, Body&>, "graphcache: a body takes a graphcache::Body& and returns nothing");
     repeated(body);
   });
 }
 template <class R, class C, class F>
 void switch_node(const R& rec, C index, unsigned count, F&& nth) {
   detail::add_conditional(rec, detail::ConditionalKind::kSwitch, index, count, [&](Body& body, unsigned i) {
-    static_assert(detail::kReturnsNothing<F, Body&, unsigned>,
-                  "graphcache: the body of a conditional node returns nothing");
+    static_assert(detail::kIsBody<F, Body&, unsigned>,
+                  "graphcache: a body takes a graphcache::Body& and returns nothing");
     nth(body, i);
   });
 }
@@ -123,8 +123,8 @@ void switch_node(const R& rec, C index, unsigned count, F&& nth) {
 // What a body may do. A body is called once, when the node is recorded. Everything that it enqueues on body.stream() is
 // recorded with its present arguments, whether the graph will run it or not. Slots cannot be used in a body, because
 // its nodes stay as they were recorded: write the slot to device memory by Recorder::write() outside of the body, and
-// pass that memory. A cache that is run inside a body becomes part of the body (kInlined). Work on other streams,
-// rec.stream() included, must be forked from body.stream() and joined again; otherwise the run fails. CUDA permits
+// pass that memory. A cache that is run inside a body becomes part of the body (kInlined). Other streams must be forked
+// from body.stream() and joined again; neither rec.stream() nor streams that `fn` has forked can be. CUDA permits
 // kernels, copies, memsets and conditional nodes in a body. If a body contains a host function, cudaMallocAsync,
 // cudaFreeAsync, or a copy from or to pageable memory, or throws what `fn` catches, `fn` runs directly
 // (kCaptureFailed).

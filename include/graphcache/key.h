@@ -62,7 +62,7 @@ class Key {
     if (!is_inline()) delete[] heap_;
   }
 
-  // The canonical bytes. Do not store them: the encoding is valid in this process and this version of the library only.
+  // The canonical bytes. Do not store them, as manifest.h does: only this version of the library reads them.
   const char* data() const { return is_inline() ? inline_ : heap_; }
   size_t size() const { return size_; }
 

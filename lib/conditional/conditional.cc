@@ -271,7 +271,7 @@ class ConditionalCalls::BodyCapture {
     }
     outermost_.has_broken_part_ = true;
     outermost_.refuse_capture(
-        failure_of_fn("the capture of the body of a conditional node, cudaStreamEndCapture", error));
+        failure_of_fn("the capture of the body of a conditional node, cudaStreamEndCapture", error, false));
     return false;
   }
 

@@ -140,10 +140,10 @@ absl::Status cuda_failure(std::string_view call, cudaError_t error, const char* 
   return out_of_memory();
 }
 
-absl::Status failure_of_fn(std::string_view call, cudaError_t error) noexcept {
+absl::Status failure_of_fn(std::string_view call, cudaError_t error, bool is_watched) noexcept {
   const absl::Status failed = cuda_failure(call, error, ": ", advice(error));
   const bool names_no_call = error == cudaErrorStreamCaptureUnsupported || error == cudaErrorStreamCaptureInvalidated;
-  return names_no_call ? with_more(failed, ". ", "GRAPHCACHE_DIAGNOSE=1 names the call") : failed;
+  return is_watched && names_no_call ? with_more(failed, ". ", "GRAPHCACHE_DIAGNOSE=1 names the call") : failed;
 }
 
 absl::Status with_text(const absl::Status& status, absl::string_view text) {

@@ -20,8 +20,9 @@ absl::Status out_of_memory() noexcept;
 absl::Status cuda_failure(std::string_view call, cudaError_t error, const char* verb = ": ",
                           const char* advice = "") noexcept;
 
-// The same for a call by `fn`. If it is an error of captures, the message ends with advice.
-absl::Status failure_of_fn(std::string_view call, cudaError_t error) noexcept;
+// The same for a call by `fn`. If it is an error of captures, the message ends with advice; where calls can be watched,
+// also with how.
+absl::Status failure_of_fn(std::string_view call, cudaError_t error, bool is_watched = true) noexcept;
 
 // Advice about an error of captures, which continues a sentence. Empty for other errors.
 const char* advice(cudaError_t error);

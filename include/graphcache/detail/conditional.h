@@ -27,7 +27,9 @@ struct Conditional {
 };
 
 template <class F, class... A>
-inline constexpr bool kReturnsNothing = std::is_void_v<std::invoke_result_t<F&, A...>>;
+struct IsVoidCall : std::is_void<std::invoke_result_t<F&, A...>> {};
+template <class F, class... A>
+inline constexpr bool kIsBody = std::conjunction_v<std::is_invocable<F&, A...>, IsVoidCall<F, A...>>;
 
 void add_conditional(Recording* recording, cudaStream_t stream, const Conditional& node);
 
