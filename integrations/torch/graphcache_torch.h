@@ -8,7 +8,7 @@
 // Without it, a capture takes temporaries from memory that PyTorch believes to be free afterwards, and gives to other
 // tensors. A replay then overwrites these.
 //
-// Memory. What `fn` allocates during its capture comes from a pool of the cache (at::cuda::MemPool). Temporaries go
+// Memory. What `fn` allocates during its capture comes from a pool of the cache, in PyTorch's allocator. Temporaries go
 // back to that pool when `fn` drops them, and later captures take them again. So the keys of a cache share temporaries,
 // and must not run at the same time: all runs of the cache are on one stream, and a run on another one is an error.
 // With TorchCache::Pools::kOnePerKey, each key has a pool of its own, and runs may be on any stream. A workspace of

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <iterator>
 #include <map>
@@ -21,11 +22,36 @@
 namespace graphcache {
 namespace torch_detail {
 
+// A pool of the allocator: a new one, or one that PyTorch has made, which this object keeps. The end of a MemPool
+// throws if some thread is inside torch.cuda.use_mem_pool, which counts as a capture. That of this object does not: the
+// memory then goes back to the device at the next torch.cuda.empty_cache(), or when memory runs out.
+class Pool {
+ public:
+  explicit Pool(c10::DeviceIndex device, PoolId id = MemPool::graph_pool_handle()) : device_(device), id_(id) {
+    c10::cuda::CUDACachingAllocator::createOrIncrefPool(device_, id_);
+  }
+  ~Pool() {
+    try {
+      c10::cuda::CUDACachingAllocator::releasePool(device_, id_);
+      c10::cuda::CUDACachingAllocator::emptyCache(id_);
+    } catch (const std::exception&) {
+    }
+  }
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  PoolId id() const { return id_; }
+
+ private:
+  const c10::DeviceIndex device_;
+  const PoolId id_;
+};
+
 // The memory of a pool at one time.
 class PoolMemory {
  public:
   PoolMemory() = default;
-  explicit PoolMemory(MemPool& pool) {
+  explicit PoolMemory(const Pool& pool) {
     for (const auto& segment : segments_of(pool.id())) {
       ends_[segment.address] = segment.address + segment.total_size;
       std::size_t address = segment.address;
@@ -48,21 +74,6 @@ class PoolMemory {
  private:
   std::map<std::uintptr_t, std::uintptr_t> ends_;  // ends of the segments by begin
   std::map<std::uintptr_t, std::size_t> in_use_;
-};
-
-// Keeps a pool that PyTorch manages. The allocator must have no capture under way at either end.
-class PoolReference {
- public:
-  PoolReference(c10::DeviceIndex device, PoolId pool) : device_(device), pool_(pool) {
-    c10::cuda::CUDACachingAllocator::createOrIncrefPool(device_, pool_);
-  }
-  ~PoolReference() { c10::cuda::CUDACachingAllocator::releasePool(device_, pool_); }
-  PoolReference(const PoolReference&) = delete;
-  PoolReference& operator=(const PoolReference&) = delete;
-
- private:
-  const c10::DeviceIndex device_;
-  const PoolId pool_;
 };
 
 // Workspaces of cuBLAS and cuBLASLt: memory that PyTorch allocates at the first call of a thread on a stream, and keeps

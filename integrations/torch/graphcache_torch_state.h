@@ -40,11 +40,11 @@ namespace torch_detail {
 
 // What the launches of a graph need.
 struct Record {
-  std::uint64_t graph = 0;                     // its number (CacheEvent::graph); 0 if PyTorch has captured it
-  std::shared_ptr<MemPool> pool;               // pool of its captured memory; null if PyTorch has captured it
-  std::shared_ptr<PoolReference> torchs_pool;  // pool of PyTorch's graph, if there is one
-  Workspaces workspaces;                       // in `pool`, if that is of this key alone
-  std::vector<Draws> draws;                    // what its graph draws from generators
+  std::uint64_t graph = 0;            // its number (CacheEvent::graph); 0 if PyTorch has captured it
+  std::shared_ptr<Pool> pool;         // pool of its captured memory; null if PyTorch has captured it
+  std::shared_ptr<Pool> torchs_pool;  // pool of PyTorch's graph, if there is one
+  Workspaces workspaces;              // in `pool`, if that is of this key alone
+  std::vector<Draws> draws;           // what its graph draws from generators
 };
 
 // What PyTorch says of an error, without its backtrace.
@@ -301,10 +301,10 @@ class State : public std::enable_shared_from_this<State> {
   }
 
   // Keeps the memory of a graph that PyTorch has captured, although that is reset.
-  std::shared_ptr<PoolReference> keep_pool(PoolId pool) {
+  std::shared_ptr<Pool> keep_pool(PoolId pool) {
     check_outside_of_captures();
     const std::lock_guard lock(capture_mutex());
-    return std::make_shared<PoolReference>(device_, pool);
+    return std::make_shared<Pool>(device_, pool);
   }
 
   // Sets the generators' values for this launch to what a direct call of `fn` would see.
@@ -357,10 +357,7 @@ class State : public std::enable_shared_from_this<State> {
     record = {};
   }
 
-  std::shared_ptr<MemPool> make_pool() const {
-    const c10::cuda::CUDAGuard guard(device_);
-    return std::make_shared<MemPool>();
-  }
+  std::shared_ptr<Pool> make_pool() const { return std::make_shared<Pool>(device_); }
 
   void check_outside_of_captures() const {
     TORCH_CHECK(
@@ -385,7 +382,7 @@ class State : public std::enable_shared_from_this<State> {
     event.block(stream);
   }
 
-  void allocate_from(const std::shared_ptr<MemPool>& pool) {
+  void allocate_from(const std::shared_ptr<Pool>& pool) {
     // Only the memory of this capture's streams, because other streams may allocate meanwhile.
     const auto is_of_capture = [stream = pending_.stream](cudaStream_t other) {
       return other == stream || (id_of_capture(other) != 0 && id_of_capture(other) == id_of_capture(stream));
@@ -397,7 +394,7 @@ class State : public std::enable_shared_from_this<State> {
     if (pending_.allocating == nullptr) return;
     const auto pool = std::exchange(pending_.allocating, nullptr);
     c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, pool->id());
-    // What `begin` added; the MemPool holds the pool.
+    // What `begin` added; the Pool holds the pool.
     c10::cuda::CUDACachingAllocator::releasePool(device_, pool->id());
   }
 
@@ -434,7 +431,7 @@ class State : public std::enable_shared_from_this<State> {
     std::map<std::uintptr_t, std::size_t> before;  // blocks of the shared pool that were in use before
     bool has_workspaces = false;                   // whether PyTorch finds those of the capture
     std::optional<PoolMemory> memory;              // of the capture's temporaries, once it was asked for
-    std::shared_ptr<MemPool> allocating;           // pool that the capture allocates from now
+    std::shared_ptr<Pool> allocating;              // pool that the capture allocates from now
     bool is_marked = false;                        // whether the allocator was told of the capture
     bool caches_casts = true;                      // previous setting of autocast
     Record record;
@@ -444,9 +441,9 @@ class State : public std::enable_shared_from_this<State> {
   const c10::DeviceIndex device_;
   const unsigned forks_;
   const CaptureStream stream_{device_};
-  std::shared_ptr<MemPool> pool_;     // pool of all keys' temporaries; null if each key has its own
-  std::shared_ptr<MemPool> results_;  // pool of all keys' results, if they share temporaries
-  Workspaces workspaces_;             // in pool_ and results_
+  std::shared_ptr<Pool> pool_;     // pool of all keys' temporaries; null if each key has its own
+  std::shared_ptr<Pool> results_;  // pool of all keys' results, if they share temporaries
+  Workspaces workspaces_;          // in pool_ and results_
   Generators generators_;
   Pending pending_;
   std::atomic<bool> draws_{false};  // whether any key draws random numbers
