@@ -479,7 +479,6 @@ void for_each_identity(PyObject* of, const Visit& visit) {
 inline void begin_key(Keyer& keyer, const py::handle& key, const py::handle& fn) {
   Met met;
   add(keyer, key.ptr(), {nullptr, met});
-  if (fn.is_none()) return;
   if (PyCallable_Check(fn.ptr()) == 0)
     throw py::type_error("graphcache: fn is a " + name_of_type(fn.ptr()) + ": it must be callable");
   add_fn(keyer, fn.ptr());
@@ -489,21 +488,17 @@ inline void begin_key(Keyer& keyer, const py::handle& key, const py::handle& fn)
 inline Key make_key(const py::handle& key, const py::handle& fn, const Passed& passed, Arguments* values) {
   Keyer keyer;
   begin_key(keyer, key, fn);
-  if (!fn.is_none()) {
-    keyer.add(PassedParts{passed, values});
-    // What values have another graph for, they have another record for, too.
-    if (values->list.size() != 0) keyer.add(values->list.identity());
-    if (!values->copied.empty()) {
-      std::optional<std::vector<std::size_t>> firsts = Arguments::firsts_of(values->copied);
-      if (!firsts) {
-        *values = Arguments(values->device, Arguments::Tensors::kStay, values->numbers_move);
-        return make_key(key, fn, passed, values);
-      }
-      for (const std::size_t first : *firsts) keyer.add(first);
-      values->firsts = *std::move(firsts);
+  keyer.add(PassedParts{passed, values});
+  // What values have another graph for, they have another record for, too.
+  if (values->list.size() != 0) keyer.add(values->list.identity());
+  if (!values->copied.empty()) {
+    std::optional<std::vector<std::size_t>> firsts = Arguments::firsts_of(values->copied);
+    if (!firsts) {
+      *values = Arguments(values->device, Arguments::Tensors::kStay, values->numbers_move);
+      return make_key(key, fn, passed, values);
     }
-  } else if (passed.size() != 0) {
-    throw py::type_error("graphcache: arguments without fn");
+    for (const std::size_t first : *firsts) keyer.add(first);
+    values->firsts = *std::move(firsts);
   }
   return std::move(keyer).finish();
 }

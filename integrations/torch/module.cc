@@ -3,7 +3,6 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -41,13 +40,8 @@ template <auto Do>
 PyObject* verb(PyObject* self, PyObject* const* values, Py_ssize_t count, PyObject* names) {
   HANDLE_TH_ERRORS
   try {
-    constexpr bool needs_fn = Do == &run_verb || Do == &warm_verb;
-    if (count < 1 || (needs_fn && count < 2)) {
-      throw py::type_error(needs_fn ? "graphcache: the first two arguments are a key and fn, by position"
-                                    : "graphcache: the first argument is a key, by position");
-    }
-    const Py_ssize_t own = std::min<Py_ssize_t>(count, 2);
-    const Applied call(own == 2 ? values[1] : Py_None, Passed{values + own, count - own, names});
+    if (count < 2) throw py::type_error("graphcache: the first two arguments are a key and fn, by position");
+    const Applied call(values[1], Passed{values + 2, count - 2, names});
     return Do(cache_of(self), values[0], call).release().ptr();
   } catch (const py::builtin_exception& error) {
     error.set_error();
@@ -85,17 +79,17 @@ PyMethodDef methods[] = {
            "Captures and instantiates, and waits for the upload. Where capture_after is not 0, a key without a graph "
            "runs directly before."),
     method("contains", verb<&verb_of_cache<&graphcache::Cache::contains>>,
-           "contains($self, key, fn=None, /, *args, **kwargs)\n--\n\n"
+           "contains($self, key, fn, /, *args, **kwargs)\n--\n\n"
            "Whether a run with these arguments would replay."),
     method("erase", verb<&verb_of_cache<&graphcache::Cache::erase>>,
-           "erase($self, key, fn=None, /, *args, **kwargs)\n--\n\n"
+           "erase($self, key, fn, /, *args, **kwargs)\n--\n\n"
            "Forgets the graph of a run with these arguments; False if there is none."),
     method("pin", verb<&verb_of_cache<&graphcache::Cache::pin>>,
-           "pin($self, key, fn=None, /, *args, **kwargs)\n--\n\nKeeps the graph from being evicted."),
+           "pin($self, key, fn, /, *args, **kwargs)\n--\n\nKeeps the graph from being evicted."),
     method("unpin", verb<&verb_of_cache<&graphcache::Cache::unpin>>,
-           "unpin($self, key, fn=None, /, *args, **kwargs)\n--\n\nLets the graph be evicted again."),
+           "unpin($self, key, fn, /, *args, **kwargs)\n--\n\nLets the graph be evicted again."),
     method("explain", verb<&explain_verb>,
-           "explain($self, key, fn=None, /, *args, **kwargs)\n--\n\n"
+           "explain($self, key, fn, /, *args, **kwargs)\n--\n\n"
            "Why runs with these arguments do what they do, in sentences."),
 };
 

@@ -540,10 +540,13 @@ except RuntimeError as why:
                 cache.run(key, chain, x)
             with self.assertRaises(ValueError):
                 cache.run("key", chain, key)
-        with self.assertRaises(TypeError):
-            cache.run("key", 7, x)
-        with self.assertRaises(TypeError):
-            cache.run("without fn")
+        for verb in (cache.run, cache.warm, cache.contains, cache.erase, cache.pin, cache.unpin, cache.explain,
+                     cache.run_graph):
+            for wrong, name in ((7, "int"), (None, "NoneType")):
+                with self.assertRaisesRegex(TypeError, f"fn is a {name}: it must be callable"):
+                    verb("key", wrong)
+            with self.assertRaises(TypeError):
+                verb("without fn")
         by_type = lambda x, i: x * 2 if isinstance(i, list) else x * 3
         self.equal(cache.run("list", by_type, x, [0, 1]), x * 2)
         self.equal(cache.run("list", by_type, x, (0, 1)), x * 3)
