@@ -281,9 +281,15 @@ inline void add_integer(Keyer& keyer, PyObject* part, bool is_in_object) {
 
 inline void add_text(Keyer& keyer, PyObject* part) {
   Py_ssize_t size = 0;
-  const char* const text = PyUnicode_AsUTF8AndSize(part, &size);
-  if (text == nullptr) throw py::error_already_set();
-  keyer.add(std::string_view(text, static_cast<std::size_t>(size)));
+  if (const char* const text = PyUnicode_AsUTF8AndSize(part, &size); text != nullptr) {
+    keyer.add(std::string_view(text, static_cast<std::size_t>(size)));
+    return;
+  }
+  if (PyErr_ExceptionMatches(PyExc_UnicodeEncodeError) == 0) throw py::error_already_set();
+  PyErr_Clear();  // It has half of a surrogate pair, which the texts of reports cannot have.
+  const auto escaped = py::reinterpret_steal<py::bytes>(PyUnicode_AsUnicodeEscapeString(part));
+  if (!escaped) throw py::error_already_set();
+  keyer.add(std::optional<std::string>(std::string(escaped)));  // Not the encoding of a text.
 }
 inline void graphcache_key(Keyer& keyer, const OfType& of) {
   keyer.add(static_cast<const void*>(Py_TYPE(of.of)), nullptr);

@@ -556,6 +556,12 @@ except RuntimeError as why:
             with self.assertRaises(ValueError):
                 graphcache_torch.Cache(**wrong)
         self.equal(cache.run(("key", 1, True, None, [2, "x"], x.dtype), chain, x), chain(x))
+        either = lambda x, text: x * 2 if text == "\ud800" else x * 3  # the first text has no encoding
+        for text in ("\ud800", "\\ud800", "\ud801", "\ud800"):
+            self.equal(cache.run(("key", text), either, x, text), either(x, text))
+            self.assertTrue(cache.contains(("key", text), either, x, text))
+            self.assertIsInstance(cache.explain(("key", text), either, x, text), str)
+        self.assertFalse(cache.contains(("key", "\ud800"), either, x, "\ud801"))
 
     def test_what_fn_raises_is_raised_and_nothing_stays_open(self):
         cache = new_cache()
