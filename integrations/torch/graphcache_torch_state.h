@@ -103,6 +103,8 @@ inline absl::Status prepare_launch() try {
 } catch (const std::exception& why) {
   return absl::InternalError(absl::StrCat("PyTorch cannot copy the arguments for the graph: ", text_of(why)));
 }
+// Set while this thread tries out which pool PyTorch's allocator takes: a capture sets it if it is asked for memory.
+inline thread_local bool* was_asked = nullptr;
 // The recorder of the innermost call of an `fn` in this thread.
 inline thread_local Recorder* recorder = nullptr;
 
@@ -189,6 +191,7 @@ class State : public std::enable_shared_from_this<State> {
     pending_.has_workspaces = true;
     generators_.begin_capture();
     allocate_from(pending_.record.pool);
+    pending_.is_elsewhere = allocates_elsewhere();
     begin_allocator_capture(device_);
     pending_.is_marked = true;
     return absl::OkStatus();
@@ -216,8 +219,13 @@ class State : public std::enable_shared_from_this<State> {
   // Whether this thread captures on the stream, for this cache.
   bool captures_on(cudaStream_t stream) const { return capturing == this && pending_.stream == stream; }
 
-  // PyTorch's stream for a call of `fn` on a stream that captures_on(). It becomes part of the capture.
+  // PyTorch's stream for a call of `fn` on a stream that captures_on(). It becomes part of the capture. Throws if `fn`
+  // would allocate what PyTorch gives to others later.
   c10::cuda::CUDAStream enter_capture(cudaStream_t stream) {
+    if (pending_.is_elsewhere) {
+      throw std::runtime_error(
+          "the run is inside torch.cuda.use_mem_pool, whose pool would give the memory of a graph to other tensors");
+    }
     if constexpr (Generators::kEntersCaptures) generators_.enter_capture(id_of_capture(stream));
     const c10::cuda::CUDAStream inner = stream_of(stream_.get());
     follow(inner, stream_of(stream));
@@ -385,10 +393,24 @@ class State : public std::enable_shared_from_this<State> {
   void allocate_from(const std::shared_ptr<Pool>& pool) {
     // Only the memory of this capture's streams, because other streams may allocate meanwhile.
     const auto is_of_capture = [stream = pending_.stream](cudaStream_t other) {
+      if (was_asked != nullptr) {
+        *was_asked = true;
+        return false;
+      }
       return other == stream || (id_of_capture(other) != 0 && id_of_capture(other) == id_of_capture(stream));
     };
     c10::cuda::CUDACachingAllocator::beginAllocateToPool(device_, pool->id(), is_of_capture);
     pending_.allocating = pool;
+  }
+  // Whether this thread allocates from another pool although the capture has named its own. Up to PyTorch 2.9, the
+  // allocator takes the pool that was named first, so that of a torch.cuda.use_mem_pool around the run.
+  bool allocates_elsewhere() const {
+    const c10::cuda::CUDAGuard guard(device_);
+    bool asked = false;
+    was_asked = &asked;
+    const absl::Cleanup done = [] { was_asked = nullptr; };
+    c10::cuda::CUDACachingAllocator::raw_delete(c10::cuda::CUDACachingAllocator::raw_alloc(1));
+    return !asked;
   }
   void stop_allocating() {
     if (pending_.allocating == nullptr) return;
@@ -431,6 +453,7 @@ class State : public std::enable_shared_from_this<State> {
     std::map<std::uintptr_t, std::size_t> before;  // blocks of the shared pool that were in use before
     bool has_workspaces = false;                   // whether PyTorch finds those of the capture
     std::optional<PoolMemory> memory;              // of the capture's temporaries, once it was asked for
+    bool is_elsewhere = false;                     // whether the capture cannot allocate from its pool
     std::shared_ptr<Pool> allocating;              // pool that the capture allocates from now
     bool is_marked = false;                        // whether the allocator was told of the capture
     bool caches_casts = true;                      // previous setting of autocast

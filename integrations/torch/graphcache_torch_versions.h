@@ -1,6 +1,8 @@
 // What differs between versions of PyTorch. For graphcache_torch_state.h, not for users.
 //
-//   2.10  MemPool is in another namespace. The tables of workspaces have a mutex; 2.8 does not export that of cuBLASLt.
+//   2.10  MemPool is in another namespace. Of the pools that memory may come from, the allocator takes the one that was
+//         named last. Before, it took the first. The tables of workspaces have a mutex; 2.8 does not export that of
+//         cuBLASLt.
 //   2.11  A snapshot of the allocator may leave out its history.
 //   2.12  A generator has values on the device for each capture, by the capture's id. Before, it has one pair of values
 //         for all graphs, and captures with all graphs or none.

@@ -14,6 +14,7 @@
   two streams at once, products with a workspace            right; half of the results had been wrong
   direct products on another stream meanwhile               right
   a graph of PyTorch's own that is reset                     right
+  runs, and the end of caches, inside use_mem_pool          right; was an abort. Before 2.10, runs capture nothing there
   results in tuples, lists, dicts, dataclasses              copied, in a graph
   results in sets, attributes; tensors left                 right, with a pool of the key's own; had been overwritten
     elsewhere; what backward needs later
@@ -422,6 +423,35 @@ class WorkspaceTest(Situation):
         for i, other in enumerate(others):
             self.assertEqual((other - i).abs().max().item(), 0)
         self.assertTrue(cache.erase("chain", make))
+
+
+@unittest.skipUnless(ON_GPU, "PyTorch has no GPU here")
+class PoolOfTheProgramTest(Situation):
+    def test_runs_inside_it(self):
+        x = torch.rand(1 << 12, device="cuda")
+        for options in ({}, {"pools": "one_per_key"}, {"copy_inputs": True}):
+            cache, pool, kept = new_cache(**options), torch.cuda.MemPool(), []
+            for i in range(8):
+                with torch.cuda.use_mem_pool(pool):
+                    y = x + i
+                    self.equal(cache.run("sum", sum_of_products, y), sum_of_products(y))
+                    kept += [torch.full_like(x, j) for j in range(4)]
+                for j, one in enumerate(kept):
+                    self.equal(one, torch.full_like(x, j % 4))
+
+    def test_the_end_of_keys_and_caches_inside_it(self):
+        x = torch.rand(1000, device="cuda")
+        pool, before = torch.cuda.MemPool(), reserved()
+        for pools in ("shared", "one_per_key"):
+            cache = new_cache(pools=pools)
+            for i in range(3):
+                cache.run(("chain", i), chain, x)
+            torch.cuda.synchronize()
+            with torch.cuda.use_mem_pool(pool):
+                cache.clear()
+                del cache
+                gc.collect()
+        self.assertEqual(reserved(), before)
 
 
 @unittest.skipUnless(ON_GPU, "PyTorch has no GPU here")
