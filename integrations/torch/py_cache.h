@@ -488,8 +488,10 @@ class PyCache {
   struct Record {
     py::object kept;
     py::object result;        // with capsules for what fn was given and returns
-    bool is_rebuilt = false;  // whether each run makes new containers for it
+    bool is_rebuilt = false;  // whether each run makes new containers for it, or returns what it was given
     Buffers buffers = nullptr;
+    // Tensors of the result that fn was given, each with its number among given_parts().
+    std::vector<std::pair<PyObject*, std::size_t>> given = {};
     // A tensor of the result that the graph writes. The program may change what it is, and may let go of it. One with a
     // backward() is not replaced.
     struct Made {
@@ -516,15 +518,19 @@ class PyCache {
                                   const Buffers& buffers, const std::vector<at::Tensor>& tensors) {
     auto made = std::make_unique<Record>(Record{std::move(kept), {}, false, buffers});
     for (const at::Tensor& tensor : tensors) made->made.emplace_back(tensor);
-    // A list, dict or object that fn was given is that of each run. The graph must not keep it, as it may be large.
-    const std::vector<py::object> given = mutable_holders_of(passed);
+    // What fn was given is that of each run. The graph must not keep a list, dict or object, as it may be large.
+    const std::vector<py::object> given = given_parts(passed);
     const auto mark = [&](PyObject* part, Holder holder) -> py::object {
-      if (!is_mutable(part, holder)) return {};
-      made->is_rebuilt = made->is_rebuilt || holder != Holder::kObject;
+      if (!is_mutable(part, holder) && !is_tensor(part)) return {};
+      made->is_rebuilt = made->is_rebuilt || (holder != Holder::kObject && holder != Holder::kNone);
       const auto is_it = [&](const py::object& one) { return one.ptr() == part; };
       const auto found = std::find_if(given.begin(), given.end(), is_it);
       if (found == given.end()) return {};
       made->is_rebuilt = true;
+      if (is_tensor(part)) {
+        made->given.emplace_back(part, found - given.begin());
+        return {};
+      }
       return py::capsule(reinterpret_cast<void*>(found - given.begin() + 1), kArgument);
     };
     made->result = Changed(mark)(result.ptr());
@@ -548,8 +554,11 @@ class PyCache {
     const py::object result = record.result;
     if (!result) throw std::runtime_error("graphcache: the garbage collector has cleared the cache");
     if (!record.is_rebuilt) return result;
-    const std::vector<py::object> given = mutable_holders_of(passed);
+    const std::vector<py::object> given = given_parts(passed);
     const auto unmark = [&](PyObject* part, Holder) -> py::object {
+      for (const auto& [tensor, number] : record.given) {
+        if (tensor == part) return given.at(number);
+      }
       if (PyCapsule_IsValid(part, kArgument) == 0) return {};
       return given.at(reinterpret_cast<std::uintptr_t>(PyCapsule_GetPointer(part, kArgument)) - 1);
     };
@@ -580,13 +589,13 @@ class PyCache {
     record->result = Changed(change)(record->result.ptr());
   }
   static constexpr const char* kArgument = "graphcache_torch.argument";
-  // The lists, dicts and objects among the arguments, and in them.
-  static std::vector<py::object> mutable_holders_of(const Passed& passed) {
-    std::vector<py::object> holders;
+  // The tensors, lists, dicts and objects among the arguments, and in them.
+  static std::vector<py::object> given_parts(const Passed& passed) {
+    std::vector<py::object> parts;
     walk(passed, Into::kAll, [&](PyObject* part, Holder holder) {
-      if (is_mutable(part, holder)) holders.push_back(py::reinterpret_borrow<py::object>(part));
+      if (is_mutable(part, holder) || is_tensor(part)) parts.push_back(py::reinterpret_borrow<py::object>(part));
     });
-    return holders;
+    return parts;
   }
 
   bool is_of_this_process() const { return torch_->is_of_this_process(); }

@@ -981,6 +981,20 @@ class ResultsTest(Arguments):
                 self.check(lambda i: of(fn, {"x": rand(1000), "l": [rand(1000)], "o": Config(n=2),
                                              "p": Plain(rand(1000))}), captures=None)
 
+    def test_arguments_are_those_of_the_run(self):
+        cache, fn = new_cache(), lambda x: (x.mul_(2), {"x": [x]})
+        x = rand(1000)
+        first = torch.empty(0, device="cuda").set_(x)
+        for _ in range(2):
+            cache.run("f", fn, first)
+        first.set_(torch.zeros_like(x))  # as when its caller empties its storage, and `x` gets the memory
+        for _ in range(3):
+            wanted = x * 2
+            result, of_dict = cache.run("f", fn, x)
+            self.assertIs(result, x)
+            self.assertIs(of_dict["x"][0], x)
+            self.assertTrue(torch.equal(x, wanted))
+
     def test_one_tensor_twice(self):
         def fn(x):
             y = x * 2
