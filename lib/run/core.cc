@@ -263,10 +263,14 @@ void Core::bury_executable(Entry& entry, Loss why) {
                         epitaph_of(of.content, why, /*drops_graph=*/false));
 }
 
+void Core::bury(Recorded& of, Loss why, bool set_aside) {
+  device->graveyard.add(std::move(of.grave), std::move(of.executable), std::move(of.graph), std::move(of.kept),
+                        of.stream, epitaph_of(of.content, why, /*drops_graph=*/true), set_aside);
+}
+
 void Core::bury_template(Entry& entry, Loss why, bool set_aside) {
-  Recorded& of = recorded(entry);
-  device->graveyard.add(std::move(of.grave), take_executable(entry), std::move(of.graph), std::move(of.kept), of.stream,
-                        epitaph_of(of.content, why, /*drops_graph=*/true), set_aside);
+  entry.exec = nullptr;
+  bury(recorded(entry), why, set_aside);
   entry.graphs.reset();
 }
 

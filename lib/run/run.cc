@@ -161,9 +161,7 @@ absl::Status Run::capture_template() {
   const bool is_first = entry_->graphs == nullptr;
   absl::Cleanup in_vain = [&] {
     core_.store.count(&Stats::capture_failures);
-    if (made == nullptr || made->content == nullptr) return;
-    core_.device->graveyard.add({}, nullptr, std::move(made->graph), std::move(made->kept), {},
-                                core_.epitaph_of(made->content, Loss::kFailed, /*drops_graph=*/true));
+    if (made != nullptr && made->content != nullptr) core_.bury(*made, Loss::kFailed);
   };
   if (!is_first) core_.store.count(&Stats::value_captures);
   if (absl::Status status = capture_usable(&captured); !status.ok()) return status;

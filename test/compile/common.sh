@@ -45,9 +45,10 @@ take() {
   done
 }
 
-# precompile COMMAND...: $work/common.h, which includes what most sources do. It halves their time.
+# precompile HEADER COMMAND...: $work/common.h, which includes what most sources do. It halves their time.
 precompile() {
-  printf '#include "%s"\n' "$root/lib/pch/graphcache.h" >"$work/common.h"
+  printf '#include "%s"\n' "$1" >"$work/common.h"
+  shift
   check 'what most files include' "$@" -x c++-header -o "$work/common.h.gch" "$work/common.h"
 }
 

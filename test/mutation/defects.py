@@ -720,7 +720,7 @@ DEFECTS = [
            "binding.target - of.fields - first_byte(cudaGraphNodeTypeKernel)",
            ("verify_values",)),
     Defect("a recording that a listener refuses drops the graph before it in silence",
-           "if (made == nullptr || made->content == nullptr) return;", "return;", ("values_runs",)),
+           "if (made != nullptr && made->content != nullptr) core_.bury(*made, Loss::kFailed);", "", ("values_runs",)),
     Defect("an update for changed values is reported as the former graph's",
            "&Stats::update_time, made.content->id);", "&Stats::update_time);", ("values_runs",)),
     Defect("a device that cannot be asked for is left as it is",
