@@ -374,9 +374,11 @@ def measure():
             for other in others:
                 cache.run("moving", fn, *other)
         fixed = graphcache_torch.Cache(capture_after=0)
+        of_list = lambda xs: xs[0] + xs[-1]
         ways = {
             "replay": lambda i: graph.replay(),
             "kept": lambda i: fixed.run("kept", fn, *held),
+            "kept, in a list": lambda i: fixed.run("list", of_list, held),
             "moving, alike": lambda i: cache.run("moving", fn, *others[0]),
             "moving": lambda i: cache.run("moving", fn, *others[i % 4]),
         }

@@ -115,6 +115,11 @@ inline CallResult node_memory(cudaGraphNode_t node, cudaGraphNodeType type, Addr
   return done;
 }
 
+inline cudaError_t node_event(cudaGraphNode_t node, cudaGraphNodeType type, cudaEvent_t* event) {
+  return type == cudaGraphNodeTypeWaitEvent ? cudaGraphEventWaitNodeGetEvent(node, event)
+                                            : cudaGraphEventRecordNodeGetEvent(node, event);
+}
+
 inline cudaError_t add_dependency(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to) {
 #if CUDART_VERSION >= 13000
   return cudaGraphAddDependencies(graph, &from, &to, nullptr, 1);

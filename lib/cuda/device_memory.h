@@ -13,6 +13,7 @@
 #include <atomic>
 #include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <list>
 #include <memory>
 #include <unordered_map>
@@ -65,12 +66,14 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
     void* at = nullptr;
     std::size_t bytes = 0;
     bool of_host = false;
-    bool is_lost = false;  // Whether its context is.
+    bool is_lost = false;       // Whether its context is.
+    std::uint64_t context = 0;  // Its id, of scratch memory of another device.
   };
   using Pieces = std::list<Piece>;
 
   static CallResult allocate(Piece* piece);
   static void free(const Piece& piece);
+  bool is_far(int device) const { return device != kHostMemory && device != device_; }
   void give(Pieces::iterator piece) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
 
   const int device_;

@@ -1,5 +1,6 @@
 #include "graph/describe.h"
 
+#include <absl/types/span.h>
 #include <cuda.h>
 
 #include <algorithm>
@@ -25,31 +26,19 @@ constexpr std::size_t kUsualSignature = 128, kUsualArguments = 64;
 class Reader {
  public:
   // With a reading, which has the content, reads as much as can be read of any graph.
-  Reader(const Template& from, NodeContents* content, Reading* reading = nullptr)
-      : from_(from), content_(*content), reading_(reading) {}
+  Reader(const Template& from, NodeContents* content, Reading* reading, bool knows_bodies = false)
+      : from_(from), content_(*content), reading_(reading), knows_bodies_(knows_bodies) {}
 
   std::optional<Signature> read() {
     if (context_ == nullptr) return std::nullopt;
     content_.nodes.reserve(from_.nodes.size());
     content_.bytes.reserve(from_.nodes.size() * kUsualArguments);
     signature_.reserve(from_.nodes.size() * kUsualSignature);
-    put(static_cast<std::uint64_t>(from_.nodes.size()));
-    for (const cudaGraphNode_t node : from_.nodes) {
-      const std::size_t begin = signature_.size();
-      if (reading_ != nullptr) reading_->parts.emplace_back();
-      NodeContent& content = content_.nodes.emplace_back();
-      // The driver's getter also works for kernels of other libraries, where the runtime's fails (fact 16). Most nodes
-      // are kernels, so this saves the query of their type.
-      content.readable = driver_.kernel_params(node, &content.kernel) == CUDA_SUCCESS;
-      if (content.readable) {
-        content.type = cudaGraphNodeTypeKernel;
-      } else if (node_type(node, &content.type) != cudaSuccess) {
-        return std::nullopt;
-      }
-      put(content.type);
-      if (!read_dependencies(node)) return std::nullopt;
-      if (reading_ != nullptr) reading_->parts.back().place = signature_.substr(begin);
-      if (!read_parameters(node, content) && reading_ == nullptr) return std::nullopt;
+    if (!read_nodes(from_.nodes)) return std::nullopt;
+    for (const InnerNodes& inner : from_.inner) {
+      if (reading_ != nullptr) break;
+      signature_.append(inner.name);
+      if (!read_nodes(inner.nodes)) return std::nullopt;
     }
     signature_.append(fixed_copies_);
     put(static_cast<std::uint32_t>(fixed_copies_.size()));
@@ -57,12 +46,42 @@ class Reader {
     if (reading_ != nullptr) reading_->sizes.assign(sizes_.begin(), sizes_.end());
     return std::move(signature_);
   }
+  bool is_alone() const { return is_alone_; }
 
  private:
   struct Layout {
     std::uint32_t first_argument, argument_count, size;
     bool known;
   };
+
+  // Reads the nodes of one graph, in which their dependencies are.
+  bool read_nodes(const std::vector<cudaGraphNode_t>& nodes) {
+    nodes_ = nodes;
+    first_ = content_.nodes.size();
+    index_of_.clear();
+    put(static_cast<std::uint64_t>(nodes.size()));
+    for (const cudaGraphNode_t node : nodes) {
+      const std::size_t begin = signature_.size();
+      if (reading_ != nullptr) reading_->parts.emplace_back();
+      NodeContent& content = content_.nodes.emplace_back();
+      content.is_inner = first_ != 0;
+      // The driver's getter also works for kernels of other libraries, where the runtime's fails (fact 16). Most nodes
+      // are kernels, so this saves the query of their type.
+      content.readable = driver_.kernel_params(node, &content.kernel) == CUDA_SUCCESS;
+      if (content.readable) {
+        content.type = cudaGraphNodeTypeKernel;
+      } else if (node_type(node, &content.type) != cudaSuccess) {
+        return false;
+      }
+      put(content.type);
+      if (!read_dependencies(node)) return false;
+      if (reading_ != nullptr) reading_->parts.back().place = signature_.substr(begin);
+      if (read_parameters(node, content) || reading_ != nullptr) continue;
+      is_alone_ = true;
+      content.readable = content.size != 0 || (content.type == cudaGraphNodeTypeConditional && knows_bodies_);
+    }
+    return true;
+  }
 
   template <class T>
   void put(const T& value) {
@@ -84,10 +103,18 @@ class Reader {
         return read_host(node, content);
       case cudaGraphNodeTypeEmpty:
         return true;
+      case cudaGraphNodeTypeEventRecord:
+      case cudaGraphNodeTypeWaitEvent: {
+        cudaEvent_t event = nullptr;
+        if (node_event(node, content.type, &event) != cudaSuccess) return false;
+        keep(content, event);
+        return true;
+      }
       case cudaGraphNodeTypeMemAlloc:
       case cudaGraphNodeTypeMemFree: {
         AddressRange memory;
-        if (reading_ != nullptr && node_memory(node, content.type, &memory).error == cudaSuccess) keep(content, memory);
+        if (node_memory(node, content.type, &memory).error == cudaSuccess) keep(content, memory);
+        if (content.type == cudaGraphNodeTypeMemAlloc) allocated_.push_back(memory);
         return false;
       }
       default:
@@ -119,11 +146,11 @@ class Reader {
 
   // Index of the node that is being read or of one that it depends on, which is mostly the previous node.
   std::optional<std::uint32_t> index_of(cudaGraphNode_t node) {
-    const std::size_t here = content_.nodes.size() - 1;
-    if (here > 0 && from_.nodes[here - 1] == node) return static_cast<std::uint32_t>(here - 1);
+    const std::size_t here = content_.nodes.size() - 1 - first_;
+    if (here > 0 && nodes_[here - 1] == node) return static_cast<std::uint32_t>(here - 1);
     if (index_of_.empty()) {
-      index_of_.reserve(from_.nodes.size());
-      for (std::uint32_t i = 0; i < from_.nodes.size(); ++i) index_of_[from_.nodes[i]] = i;
+      index_of_.reserve(nodes_.size());
+      for (std::uint32_t i = 0; i < nodes_.size(); ++i) index_of_[nodes_[i]] = i;
     }
     const auto found = index_of_.find(node);
     return found != index_of_.end() ? std::optional(found->second) : std::nullopt;
@@ -269,8 +296,11 @@ class Reader {
            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major < 10;
   }
 
-  // Adds the memory's kind and device, which an update must not change (fact 23).
+  // Adds the memory's kind and device, which an update must not change (fact 23). That of memory of the graph changes
+  // by a launch.
   bool put_memory(const void* pointer) {
+    const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+    if (std::ranges::any_of(allocated_, [&](const AddressRange& own) { return own.contains(address); })) return true;
     const PointerAttributes attributes(pointer);
     put(attributes.type);
     put(attributes.is_pageable() ? -1 : attributes.device);
@@ -324,12 +354,17 @@ class Reader {
   // The context of the cache's device, which is current.
   const CUcontext context_ = has_context() ? current_context() : nullptr;
   const Template& from_;
+  absl::Span<const cudaGraphNode_t> nodes_;  // Those of the graph that is being read,
+  std::size_t first_ = 0;                    // and how many were read before.
   NodeContents& content_;
   Reading* const reading_ = nullptr;  // Set if any graph is to be read.
+  const bool knows_bodies_;           // Whether all that conditional nodes hold is in Template::inner.
+  bool is_alone_ = false;
   Signature signature_;
   std::string fixed_copies_;  // Goes to the end of the signature, followed by its size.
   std::unordered_map<cudaGraphNode_t, std::uint32_t> index_of_;  // Filled once it is needed.
   std::unordered_map<const void*, Layout> layouts_;
+  std::vector<AddressRange> allocated_;                  // By the nodes so far.
   std::vector<std::size_t> sizes_;                       // Sizes of content_.arguments.
   std::optional<CUDA_KERNEL_NODE_PARAMS> known_kernel_;  // A kernel whose first parameter is known.
   std::vector<cudaGraphNode_t> dependencies_ = std::vector<cudaGraphNode_t>(8);
@@ -341,8 +376,10 @@ class Reader {
 std::optional<Signature> describe(const Template& from, Content* content) {
   LastErrorGuard last_error;
   NodeContents read;
-  std::optional<Signature> signature = Reader(from, &read).read();
+  Reader reader(from, &read, nullptr, from.handles.size() == content->conditional_count);
+  std::optional<Signature> signature = reader.read();
   static_cast<NodeContents&>(*content) = signature ? std::move(read) : NodeContents();
+  content->is_alone = reader.is_alone();
   return signature;
 }
 

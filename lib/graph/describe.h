@@ -23,8 +23,8 @@ using Signature = std::string;
 // Without the parameters of copies in several dimensions, which a pointer may be among. It is enough to pair the nodes.
 std::string_view without_fixed_copies(const Signature& signature);
 
-// Reads the template's nodes into `content`. Returns nothing if the graph cannot have siblings, because updates do not
-// support one of its nodes or it could not be read.
+// Reads the template's nodes into `content`, and says whether updates support them all (Content::is_alone). Returns
+// nothing if the graph could not be read.
 std::optional<Signature> describe(const Template& from, Content* content);
 
 // How nodes differ, in rising order of what a change takes. The device can change arguments and grids.

@@ -127,6 +127,10 @@ std::vector<Field> fields_of(const Reading& reading, const Slots& slots, std::ui
       add(Kind::kAddress, "its data", nullptr, host.userData);
       break;
     }
+    case cudaGraphNodeTypeEventRecord:
+    case cudaGraphNodeTypeWaitEvent:
+      add(Kind::kBytes, "the event", nullptr, reading.content.params<cudaEvent_t>(node));
+      break;
     case cudaGraphNodeTypeMemAlloc:
       add(Kind::kNumber, "the size", nullptr, reading.content.params<AddressRange>(node).size);
       break;

@@ -27,6 +27,7 @@ bool is_plain_copy(const cudaMemcpy3DParms& copy) {
 
 // Whether the word of a node can be set in an executable.
 bool can_be_set(const Content& content, const NodeContent& node, std::size_t offset) {
+  if (node.is_inner) return false;
   switch (node.type) {
     case cudaGraphNodeTypeKernel: {
       SlotNode found;

@@ -101,6 +101,7 @@ absl::Status Recording::broken(std::string_view call, cudaError_t error) const {
 }
 
 bool Recording::is_capture_broken() {
+  const DeviceGuard current(setter_.device());  // cudaStreamPerThread is of the current device.
   CaptureInfo info;
   const cudaError_t error = capture_info(outermost().capture_stream_, &info);
   return error != cudaSuccess || info.status != cudaStreamCaptureStatusActive || info.id != capture_id();
@@ -307,6 +308,7 @@ void Recording::keep(std::shared_ptr<const void> owner, std::size_t bytes) {
   std::size_t nodes = SIZE_MAX;
   if (mode_ != Mode::kDirect) {
     LastErrorGuard last_error;  // Without an answer, the memory is not promised.
+    const DeviceGuard current(setter_.device());
     CaptureInfo info;
     if (capture_info(of.stream_, &info) != cudaSuccess || info.status != cudaStreamCaptureStatusActive ||
         cudaGraphGetNodes(info.graph, nullptr, &nodes) != cudaSuccess) {

@@ -144,6 +144,7 @@ struct Slots {
 struct NodeContent {
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
   bool readable = true;                 // Whether two such nodes can be compared.
+  bool is_inner = false;                // Whether it is one of Template::inner.
   bool updatable = false;               // Whether the device can set its arguments.
   bool grid_updatable = false;          // Whether the device can set its grid (docs/semantics.md).
   CUDA_KERNEL_NODE_PARAMS kernel = {};  // Parameters of a kernel node, without its arguments.
@@ -195,6 +196,7 @@ struct Content : NodeContents {
   std::vector<std::shared_ptr<void>> needs;  // Code and memory of the library that the nodes use.
   Slots slots;                               // The slots, with their fields as captured.
   std::vector<unsigned char> values;         // The values of the slots at the capture.
+  bool is_alone = false;                     // Whether its nodes were read, and updates do not support one of them.
   bool finds_values = false;                 // Whether its slots are not `fn`'s, but found (found_values.h).
   bool is_settled = true;                    // Whether all of these values that have ever changed are found.
   std::vector<AddressRange> ranges;          // The allocation that each of them was in at the capture.

@@ -51,6 +51,15 @@ cudaError_t enqueue(const Call& call, const FillParams& params, cudaStream_t han
   return submit(call, *stream, params);
 }
 
+// Which devices the memory is on follows from its addresses.
+template <typename Copy>
+[[gnu::always_inline]] inline cudaError_t between_devices(Function function, int to, int from, const Copy& copy) {
+  return enter(function, [&](const Call& call) {
+    const auto is_device = [&](int device) { return device >= 0 && device < call.state.device_count; };
+    return is_device(to) && is_device(from) ? copy(call) : cudaErrorInvalidDevice;
+  });
+}
+
 // The synchronous calls use the legacy stream or, in a program with per-thread default streams, that of the thread.
 // While another stream is capturing they are allowed in every mode, unless the legacy stream has to wait for that one.
 // Their own stream must not be capturing, except for empty calls. The host does not wait for a fill.
@@ -94,6 +103,12 @@ cudaError_t CUDARTAPI cudaMemcpy(void* dst, const void* src, size_t count, enum 
   return at_once(Function::kMemcpy, CopyParams{dst, src, count, kind}, cudaStreamLegacy);
 }
 
+cudaError_t CUDARTAPI cudaMemcpyPeer(void* dst, int dstDevice, const void* src, int srcDevice, size_t count) {
+  return between_devices(Function::kMemcpyPeer, dstDevice, srcDevice, [&](const Call& call) {
+    return do_at_once(call, CopyParams{dst, src, count, cudaMemcpyDefault}, cudaStreamLegacy);
+  });
+}
+
 cudaError_t CUDARTAPI cudaMemcpy2D(void* dst, size_t dpitch, const void* src, size_t spitch, size_t width,
                                    size_t height, enum cudaMemcpyKind kind) {
   return at_once(Function::kMemcpy2D, rows(dst, dpitch, src, spitch, width, height, kind), cudaStreamLegacy);
@@ -133,6 +148,13 @@ cudaError_t CUDARTAPI cudaMemset2D_ptds(void* devPtr, size_t pitch, int value, s
 cudaError_t CUDARTAPI cudaMemcpyAsync(void* dst, const void* src, size_t count, enum cudaMemcpyKind kind,
                                       cudaStream_t stream) {
   return in_order(Function::kMemcpyAsync, CopyParams{dst, src, count, kind}, stream);
+}
+
+cudaError_t CUDARTAPI cudaMemcpyPeerAsync(void* dst, int dstDevice, const void* src, int srcDevice, size_t count,
+                                          cudaStream_t stream) {
+  return between_devices(Function::kMemcpyPeerAsync, dstDevice, srcDevice, [&](const Call& call) {
+    return enqueue(call, CopyParams{dst, src, count, cudaMemcpyDefault}, stream);
+  });
 }
 
 cudaError_t CUDARTAPI cudaMemcpy2DAsync(void* dst, size_t dpitch, const void* src, size_t spitch, size_t width,

@@ -210,6 +210,32 @@ cudaError_t CUDARTAPI cudaDeviceReset(void) {
   });
 }
 
+cudaError_t CUDARTAPI cudaDeviceCanAccessPeer(int* canAccessPeer, int device, int peerDevice) {
+  return enter(Function::kDeviceCanAccessPeer, [&](const Call& call) {
+    if (!exists(call.state, device) || !exists(call.state, peerDevice)) return cudaErrorInvalidDevice;
+    if (canAccessPeer == nullptr) return cudaErrorInvalidValue;
+    *canAccessPeer = device != peerDevice ? 1 : 0;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaDeviceEnablePeerAccess(int peerDevice, unsigned int flags) {
+  return enter(Function::kDeviceEnablePeerAccess, [&](const Call& call) {
+    if (flags != 0) return cudaErrorInvalidValue;
+    if (!exists(call.state, peerDevice) || peerDevice == call.thread.device) return cudaErrorInvalidDevice;
+    const bool is_new = call.state.peers.emplace(call.thread.device, peerDevice).second;
+    return is_new ? cudaSuccess : cudaErrorPeerAccessAlreadyEnabled;
+  });
+}
+
+cudaError_t CUDARTAPI cudaDeviceDisablePeerAccess(int peerDevice) {
+  return enter(Function::kDeviceDisablePeerAccess, [&](const Call& call) {
+    if (!exists(call.state, peerDevice)) return cudaErrorInvalidDevice;
+    const bool was_enabled = call.state.peers.erase({call.thread.device, peerDevice}) != 0;
+    return was_enabled ? cudaSuccess : cudaErrorPeerAccessNotEnabled;
+  });
+}
+
 cudaError_t CUDARTAPI cudaDeviceGraphMemTrim(int device) {
   return enter(Function::kDeviceGraphMemTrim, [&](const Call& call) {
     if (!exists(call.state, device)) return cudaErrorInvalidDevice;

@@ -15,6 +15,7 @@
   X(GetDevice) X(SetDevice) X(GetDeviceCount) X(GetDeviceProperties) X(DeviceGetAttribute)                          \
   X(DeviceGetStreamPriorityRange) X(DriverGetVersion) X(RuntimeGetVersion) X(DeviceSynchronize)                     \
   X(DeviceGraphMemTrim) X(DeviceGetGraphMemAttribute) X(DeviceSetGraphMemAttribute) X(DeviceReset) X(CtxGetId)        \
+  X(DeviceCanAccessPeer) X(DeviceEnablePeerAccess) X(DeviceDisablePeerAccess) X(MemcpyPeer) X(MemcpyPeerAsync)       \
   X(CtxCreate) X(CtxDestroy) X(CtxSetCurrent)                                                                       \
   X(MemGetInfo) X(Malloc) X(MallocManaged) X(Free) X(MallocHost) X(HostAlloc) X(FreeHost) X(HostRegister)           \
   X(HostUnregister) X(PointerGetAttributes)                                                                         \

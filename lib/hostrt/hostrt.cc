@@ -65,6 +65,7 @@ void reset() {
   destroy_everything(*world);
   defer_as_wanted(*world);
   world->device_count = 1;
+  world->peers.clear();
   world->execute = true;
   ++world->epoch;  // threads refresh their values at their next call
   world->calls.fill(0);

@@ -209,6 +209,7 @@ void end_device(State& state, int device) {
   std::erase_if(state.registered_memory, [device](const auto& entry) { return entry.second.device == device; });
   std::erase_if(state.kernel_attributes, [device](const auto& entry) { return entry.first.second == device; });
   end_uploads(state, device);
+  std::erase_if(state.peers, [device](const auto& peers) { return peers.first == device || peers.second == device; });
   state.context_ids.erase(device);
   state.ended_after[device] = context_uses(state);
 }

@@ -101,6 +101,7 @@ struct State {
   std::uintptr_t last_library = 0;
   std::map<std::pair<const Kernel*, int>, KernelAttributes> kernel_attributes;  // keyed by kernel and device
 
+  std::set<std::pair<int, int>> peers;  // a device, and one whose memory it may use
   int device_count = 1;
   int driver_version = CUDART_VERSION;
   bool execute = true;

@@ -42,7 +42,8 @@ absl::StatusOr<Outcome> Run::run_nested() {
     refuse("a key whose fn returns a graph was run inside another run's fn, whose capture cannot hold that graph");
   } else if (call_.values_size != 0 && call_.unfit() == nullptr) {
     refuse(
-        "a run with params or values was made inside another run's fn: a graph of the outer run could not update them");
+        "a run with params or values was made inside another run's fn: a graph of the outer run could not update them, "
+        "so pass them to the outer run, or do the work without a run where cudaStreamIsCapturing says so");
   }
   auto outcome = inside && !call_.makes_graph() ? run_inlined() : inlined();
   if (outcome.ok()) std::move(fails).Cancel();

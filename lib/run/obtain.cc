@@ -29,6 +29,7 @@ void Run::read_graph(Entry& entry) {
   Content& content = *recorded(entry).content;
   std::optional<Signature> signature = recorded(entry).signature;
   if (!signature) signature = describe(recorded(entry).readable(), &content);
+  if (content.is_alone) signature.reset();
   GraphFacts facts = facts_of(content);
   if (signature && content.is_settled) {
     facts.table_class = ParameterTable::class_of(content);

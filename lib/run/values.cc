@@ -81,7 +81,7 @@ absl::Status Run::learn(Recorded* made) {
 
 // Updates the entry's executable to another graph, which takes what the entry has. Returns whether that was possible.
 bool Run::update_to(Recorded& made) {
-  const bool is_alike = made.signature && made.signature == own().signature;
+  const bool is_alike = made.signature && made.signature == own().signature && !made.content->is_alone;
   // Once the values are found, and if that is over, the policy chooses the executable. Until then it is a plain one.
   const bool is_for_now = !made.content->is_settled && !own().content->is_settled;
   if (!is_alike || executable() == nullptr || !is_for_now) return false;

@@ -396,6 +396,30 @@ TEST_F(CacheTest, TheCallersDeviceIsCurrentWhateverFnLeaves) {
   }
 }
 
+// cudaStreamPerThread is another stream while another device is current.
+TEST_F(CacheTest, TheRecorderIsRightWhicheverDeviceFnMakesCurrent) {
+  if (device_count() < 2) GTEST_SKIP() << "needs two devices";
+  const auto on_second = [](const auto& f) {
+    CUDA_OK(cudaSetDevice(1));
+    f();
+    CUDA_OK(cudaSetDevice(0));
+  };
+  Cache cache;
+  const auto numbers = std::make_shared<std::vector<float>>(kSize, 3.0f);
+  for (const Outcome wanted : {Outcome::kInstantiated, Outcome::kReplayed}) {
+    EXPECT_TRUE(did(wanted, cache.run(key("keep"), cudaStreamPerThread, [&](Recorder& rec) {
+      on_second([&] { rec.keep(numbers); });
+      return cudaMemcpyAsync(data.get(), numbers->data(), data.bytes(), cudaMemcpyHostToDevice, rec.stream());
+    })));
+    CUDA_OK(cudaStreamSynchronize(cudaStreamPerThread));
+    EXPECT_EQ(data.read(), *numbers);
+  }
+  EXPECT_FAILURE(kInvalidArgument, cache.run(key("on"), cudaStreamPerThread, [&](Recorder& rec) {
+    on_second([&] { rec.on(stream).launch(fill, {kGrid, kBlock}, data.get(), kSize, 4.0f); });
+  }));
+  CUDA_OK(cudaStreamSynchronize(cudaStreamPerThread));
+}
+
 TEST_F(CacheTest, SwitchesAndRestoresAreRightWhicheverDeviceIsCurrent) {
   if (device_count() < 2) GTEST_SKIP() << "needs two devices";
   Cache cache(renting());

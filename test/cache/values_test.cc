@@ -793,6 +793,56 @@ TEST_F(ValuesFoundTest, NoiseHindersNoValue) {
   }
 }
 
+// Where fn allocates, addresses of the graph's memory differ between recordings.
+TEST_F(ValuesFoundTest, BesideEventsAndMemoryOfTheGraph) {
+  Event event;
+  const auto with_event = [&](cudaStream_t on, float v) {
+    CUDA_OK(scale_to_data(on, part(0), v));
+    CUDA_OK(cudaEventRecordWithFlags(event, on, cudaEventRecordExternal));
+    CUDA_OK(cudaStreamWaitEvent(on, event, cudaEventWaitExternal));
+    return add_to_data(on, 1);
+  };
+  const auto with_memory = [&](cudaStream_t on, float v) {
+    void* allocated[] = {nullptr, nullptr};
+    const std::size_t bytes = kSize * sizeof(float);
+    for (void*& memory : allocated) CUDA_OK(cudaMallocAsync(&memory, bytes, on));
+    float *const one = static_cast<float*>(allocated[0]), *const two = static_cast<float*>(allocated[1]);
+    CUDA_OK(launch(scale, kGrid, kBlock, on, one, part(0), kSize, v));
+    CUDA_OK(cudaMemsetAsync(two, 0, bytes, on));
+    CUDA_OK(launch(axpy, kGrid, kBlock, on, two, one, kSize, 1));
+    CUDA_OK(cudaMemcpyAsync(data.get(), two, bytes, cudaMemcpyDeviceToDevice, on));
+    CUDA_OK(cudaFreeAsync(two, on));
+    CUDA_OK(cudaFreeAsync(one, on));
+    return add_to_data(on, 1);
+  };
+  using Fn = std::function<cudaError_t(cudaStream_t, float)>;
+  for (const Fn& fn : {Fn(with_event), Fn(with_memory)}) {
+    Cache cache;
+    for (int i = 0; i < 6; ++i) {
+      EXPECT_TRUE(learned(
+          i, cache.run(key("k"), stream, values(number(i)), [&](cudaStream_t on, float v) { return fn(on, v); })));
+      std::vector<float> wanted = read(part(0));
+      for (float& element : wanted) element = number(i) * element + 1;
+      EXPECT_EQ(data.read(), wanted);
+    }
+    EXPECT_EQ(states(cache), "found");
+  }
+}
+
+TEST_F(ValuesFoundTest, SizesOfTheGraphsMemoryAreDerived) {
+  Cache cache;
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_TRUE(recorded(i, cache.run(key("k"), stream, values(number(i)), [&](cudaStream_t on, float v) {
+      void* memory = nullptr;
+      CUDA_OK(cudaMallocAsync(&memory, static_cast<std::size_t>(v) * 4096, on));
+      CUDA_OK(scale_to_data(on, part(0), v));
+      return cudaFreeAsync(memory, on);
+    })));
+    EXPECT_EQ(data.first(), number(i) * content(part(0)));
+  }
+  EXPECT_EQ(states(cache), "derived");
+}
+
 // ---- Many runs ------------------------------------------------------------------------------------------------------
 
 // Random values of small sets, so that many are equal by chance, change together, or are 0 or 1.

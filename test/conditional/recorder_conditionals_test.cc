@@ -395,6 +395,31 @@ TEST_F(RecorderConditionalsTest, ALoopWhoseConditionIsASlotIsInstantiatedAgainWh
   EXPECT_EQ(small.stats().outcome(Outcome::kRestored), 4u);
 }
 
+TEST_F(RecorderConditionalsTest, ValuesAreFoundOutsideOfBodies) {
+  DeviceBuffer<float> outside(std::vector<float>{0}), inside(std::vector<float>{0});
+  const auto run = [&](float value, bool in_body) {
+    return cache.run(key("values", in_body), stream, values(value), [&, in_body](Recorder& rec, float v) {
+      rec.launch(fill, {1, 1}, outside.get(), 1, v);
+      if_node(rec, condition.get(), [&](Body& body) {
+        body.launch(fill, {1, 1}, inside.get(), 1, in_body ? v : 7.0f);
+        if_node(body, other.get(), [&](Body& inner) { inner.launch(add, {1, 1}, inside.get(), 1, 2.0f); });
+      });
+    });
+  };
+  for (const bool in_body : {false, true}) {
+    for (int i = 0; i < 8; ++i) {
+      const float value = 3.0f + static_cast<float>(i);
+      begin(1, i % 2 == 0, i % 4 == 0);
+      inside.write({0});
+      const Outcome wanted = i < 3 || in_body ? Outcome::kInstantiated : Outcome::kPatched;
+      EXPECT_TRUE(did(wanted, run(value, in_body))) << in_body << i;
+      EXPECT_EQ(outside.first(), value);
+      EXPECT_EQ(inside.first(), i % 2 != 0 ? 0 : (in_body ? value : 7.0f) + (i % 4 == 0 ? 2 : 0)) << i;
+    }
+    EXPECT_EQ(cache.entries().at(0).values.at(0).state, in_body ? ValueState::kDerived : ValueState::kFound);
+  }
+}
+
 TEST_F(RecorderConditionalsTest, AWarmedKeyIsReplayed) {
   const auto fn = [&](Recorder& rec) { if_node(rec, condition.get(), [&](Body& body) { step(body, 5, 2); }); };
   ASSERT_TRUE(cache.warm(key("warm"), stream, fn).ok());

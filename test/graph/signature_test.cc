@@ -53,6 +53,14 @@ TEST_F(SignatureTest, SetsCopiesAndHostFunctionsMayDifferInTheirParameters) {
   };
   EXPECT_TRUE(alike(call(add_one, &numbers[0]), call(add_one, &numbers[1])));
   EXPECT_TRUE(alike(call(add_one, &numbers[0]), call(add_two, &numbers[0])));
+  const Event one, two;
+  const auto record = [](cudaEvent_t event, unsigned flags) {
+    return [=](cudaStream_t s) { CUDA_OK(cudaEventRecordWithFlags(event, s, flags)); };
+  };
+  EXPECT_TRUE(alike(record(one, cudaEventRecordExternal), record(two, cudaEventRecordExternal)));
+  EXPECT_FALSE(alike(record(one, cudaEventRecordExternal), [&](cudaStream_t s) {
+    CUDA_OK(cudaStreamWaitEvent(s, one, cudaEventWaitExternal));
+  }));
 }
 
 TEST_F(SignatureTest, TypesCountsAndOrderOfNodesMustAgree) {

@@ -290,7 +290,7 @@ class ContextTest : public HostrtMisuse {
   }
   // Does nothing if this context knows the memory.
   void know_memory() {
-    for (float* const memory : {&written_, &set_})
+    for (float* const memory : {&written_, &set_, &sum_})
       (void)cudaHostRegister(memory, sizeof *memory, cudaHostRegisterDefault);
   }
   // Runs, switches, evicts, writes values and empty sets. Adds 31 to sum_.
@@ -452,6 +452,32 @@ TEST_F(ContextTest, WhatGraphsKeepIsReleasedByTheClearAfterADeviceReset) {
   EXPECT_EQ(2, kept.use_count());
   cache.clear();
   EXPECT_EQ(1, kept.use_count());
+  expect_no_misuse();
+}
+
+// Copies of nothing to memory of a device write to memory that the cache has there.
+TEST_F(ContextTest, AnotherDevicesResetTakesWhatTheCacheHasThere) {
+  hostrt::set_device_count(2);
+  {
+    Cache cache;
+    for (int reset = 0; reset < 2; ++reset) {
+      void *there = nullptr, *later = nullptr;
+      OK(cudaSetDevice(1));
+      OK(cudaMalloc(&there, sizeof sum_));
+      OK(cudaSetDevice(0));
+      for (const std::size_t bytes : {sizeof sum_, std::size_t{0}, sizeof sum_, std::size_t{0}}) {
+        const auto copy = [&](Recorder& rec, Slot<std::size_t> n) { rec.memcpy(there, &sum_, n); };
+        know_memory();
+        EXPECT_TRUE(cache.run(graphcache::key("copy", reset), stream_, params(bytes), copy).ok());
+        OK(cudaStreamSynchronize(stream_));
+      }
+      cache.clear();
+      OK(cudaSetDevice(1));
+      OK(cudaDeviceReset());
+      OK(cudaMalloc(&later, 1));
+      OK(cudaSetDevice(0));
+    }
+  }
   expect_no_misuse();
 }
 

@@ -434,6 +434,54 @@ TEST_F(RuntimeRules, LargeSharedMemoryIsOptedInTo) {
   GIVES(cudaSuccess, allow(kDefault));
 }
 
+TEST_F(RuntimeRules, PeersCopyDirectlyAndByGraphs) {
+  int devices = 0, can = -1;
+  OK(cudaGetDeviceCount(&devices));
+  GIVES(cudaErrorInvalidDevice, cudaDeviceCanAccessPeer(&can, 0, devices));
+  if (devices < 2) GTEST_SKIP() << "needs two devices";
+  GIVES(cudaSuccess, cudaDeviceCanAccessPeer(&can, 0, 0));
+  EXPECT_EQ(0, can);
+  GIVES(cudaSuccess, cudaDeviceCanAccessPeer(&can, 0, 1));
+  if (can == 0) GTEST_SKIP() << "needs two devices that are peers";
+  GIVES(cudaErrorInvalidDevice, cudaDeviceEnablePeerAccess(0, 0));
+  GIVES(cudaErrorInvalidDevice, cudaDeviceEnablePeerAccess(devices, 0));
+  GIVES(cudaErrorInvalidValue, cudaDeviceEnablePeerAccess(1, 1));
+  GIVES(cudaErrorPeerAccessNotEnabled, cudaDeviceDisablePeerAccess(1));
+  GIVES(cudaSuccess, cudaDeviceEnablePeerAccess(1, 0));
+  GIVES(cudaErrorPeerAccessAlreadyEnabled, cudaDeviceEnablePeerAccess(1, 0));
+  float* there = nullptr;
+  OK(cudaSetDevice(1));
+  OK(cudaMalloc(reinterpret_cast<void**>(&there), sizeof *there));
+  OK(cudaSetDevice(0));
+  // There and back, into the second element.
+  const auto round_trip = [&] {
+    OK(cudaMemcpyPeerAsync(there, 1, device_, 0, sizeof *there, stream_));
+    OK(cudaMemcpyPeerAsync(device_ + 1, 0, there, 1, sizeof *there, stream_));
+  };
+  OK(put(3, stream_));
+  round_trip();
+  EXPECT_EQ(3, read(1));
+  const cudaGraph_t graph = capture([&] {
+    OK(put(4, stream_));
+    round_trip();
+  });
+  cudaMemcpy3DParms params = {};
+  OK(cudaGraphMemcpyNodeGetParams(nodes(graph)[1], &params));
+  EXPECT_EQ(there, params.dstPtr.ptr);
+  EXPECT_EQ(device_, params.srcPtr.ptr);
+  EXPECT_EQ(sizeof *there, params.extent.width);
+  EXPECT_EQ(cudaMemcpyDefault, params.kind);
+  EXPECT_EQ(4, run(instantiate(graph)));
+  EXPECT_EQ(4, read(1));
+  const float five = 5;
+  OK(cudaMemcpy(there, &five, sizeof five, cudaMemcpyHostToDevice));
+  GIVES(cudaErrorInvalidDevice, cudaMemcpyPeer(device_, 0, there, devices, sizeof *there));
+  GIVES(cudaSuccess, cudaMemcpyPeer(device_, 0, there, 1, sizeof *there));
+  EXPECT_EQ(5, read());
+  GIVES(cudaSuccess, cudaDeviceDisablePeerAccess(1));
+  OK(cudaFree(there));
+}
+
 TEST_F(RuntimeRules, ErrorsHaveNamesAndTexts) {
   const struct {
     cudaError_t error;

@@ -104,6 +104,10 @@ TEST_F(VerifyNodesTest, EachPartOfANodeIsNamed) {
       CUDA_OK(launch_in_clusters(fill, dim3(4), dim3(1), dim3(size, 1, 1), rec.stream(), to, 0, 1.0f));
     };
   };
+  const Event one, two;
+  const auto record = [](cudaEvent_t event) {
+    return [=](Recorder& rec) { CUDA_OK(cudaEventRecordWithFlags(event, rec.stream(), cudaEventRecordExternal)); };
+  };
   struct Part {
     std::function<void(Recorder&)> first, then;
     std::vector<std::string> words;
@@ -128,6 +132,7 @@ TEST_F(VerifyNodesTest, EachPartOfANodeIsNamed) {
       {set(1, 4), set(2, 4), {"node 0 (set): the value was 1", "and is 2"}},
       {set(1, 4), set(1, 8), {"node 0 (set): the ", "was 4"}},
       {allocation(64), allocation(4096), {"node 0 (allocation): the size was 64", "and is 4096"}},
+      {record(one), record(two), {"(event): the event was 0x", "and is 0x"}},
   };
   for (const Part& part : parts) {
     Cache cache(verifying(OnStale::kReturnError));
