@@ -69,7 +69,7 @@ void Audience::mark(CacheEvent event) const noexcept {
 
 void Audience::end(const Seat& seat, const CacheEvent& event) const noexcept {
   const absl::Status threw = guarded(event.kind, [&] { seat.listener->end(event); });
-  if (!threw.ok()) message(message_of(with_key(threw, event.key)));
+  if (!threw.ok()) (void)guarded(event.kind, [&] { message(line_of(threw, event.key)); });
 }
 
 void Audience::message(std::string_view line) const noexcept {

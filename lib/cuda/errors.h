@@ -2,9 +2,11 @@
 #pragma once
 
 #include <absl/status/status.h>
+#include <absl/strings/str_replace.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "graphcache/key.h"
@@ -35,6 +37,10 @@ inline absl::Status copy_of(const absl::Status& status) { return with_text(statu
 // The same status with the key's text before its message. If the text has more than 256 bytes, the message contains the
 // key's label and the first 256. Returns the status unchanged if memory runs out.
 absl::Status with_key(const absl::Status& status, const Key& key) noexcept;
+// The message of with_key() as one line for the log.
+inline std::string line_of(const absl::Status& status, const Key& key) {
+  return absl::StrReplaceAll(with_key(status, key).message(), {{"\n", " "}});
+}
 // The same status with what `more` says besides, behind its message. Unchanged if memory runs out.
 absl::Status with_more(const absl::Status& status, absl::string_view separator, absl::string_view more) noexcept;
 

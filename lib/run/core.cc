@@ -245,9 +245,7 @@ void Core::log(std::string_view text, bool to_stderr) const noexcept {
 
 void Core::log(const Key& key, std::string_view what, std::string_view before, bool to_stderr) const noexcept try {
   if (!logs_to_stderr && !to_stderr && audience->empty()) return;
-  std::string line(message_of(with_key(absl::UnknownError(std::string(before).append(what)), key)));
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  log(line, to_stderr);
+  log(line_of(absl::UnknownError(std::string(before).append(what)), key), to_stderr);
 } catch (const std::bad_alloc&) {
 }
 

@@ -221,7 +221,9 @@ TEST_F(ListenerTest, AnExceptionBeforeSomethingRefusesItAndOthersAreLogged) {
     if (throws) throw std::runtime_error("of the listener");
     return absl::OkStatus();
   };
-  listener->on_end = [](const CacheEvent& event) { throw std::runtime_error(to_string(event.kind)); };
+  listener->on_end = [](const CacheEvent& event) {
+    throw std::runtime_error(std::string(to_string(event.kind)) + "\nends");
+  };
   Cache cache(options);
   EXPECT_ERROR(kUnknown, run_add(cache, key("a")), "a listener threw: of the listener");
   EXPECT_EQ(calls, 0);
@@ -236,7 +238,7 @@ TEST_F(ListenerTest, AnExceptionBeforeSomethingRefusesItAndOthersAreLogged) {
   expect_sum(2);
   for (const char* name :
        {"run", "capture", "instantiate", "upload", "launch", "evict", "destroy_executable", "destroy_graph", "erase"}) {
-    EXPECT_TRUE(says(log, std::string("a listener threw: ") + name));
+    EXPECT_TRUE(says(log, std::string("a listener threw: ") + name + " ends"));
   }
 }
 
