@@ -136,7 +136,9 @@ void explain(const Fault& fault, const RecorderCalls& calls, absl::Status* captu
   const cudaError_t found = cuda_error(*status);
   if (status->ok() || (fault.broke ? is_fatal(found) : found != fault.error)) return;
   std::string text = fault.text;
-  if (fault.broke) text = absl::StrCat("the capture broke ", calls.any() ? calls.place() : "in fn", ": ", text);
+  if (fault.broke) {
+    text = absl::StrCat("the capture broke ", calls.any() ? calls.place(fault.error) : "in fn", ": ", text);
+  }
   // A call may successfully end the capture as if it were its own. In that case the cache's own end has failed.
   absl::StrAppend(&text,
                   fault.error == cudaSuccess ? ", ended the capture, and the cache's own cudaStreamEndCapture" : ",");

@@ -27,11 +27,13 @@ std::string RecorderCalls::text_of(const Call& call) {
   return absl::StrCat(call.name, " of ", is_known ? readable(mangled) : "a kernel");
 }
 
-std::string RecorderCalls::place() const {
+std::string RecorderCalls::place(cudaError_t error) const {
   if (count_ == 0) return "in fn, which made no call of its recorder";
-  if (!is_open_) return absl::StrCat("after ", text_of(now_), ", the last of ", count_, " calls of the recorder");
-  if (before_.name == nullptr) return absl::StrCat("before ", text_of(now_), ", the first call of the recorder");
-  return absl::StrCat("between ", text_of(before_), " and ", text_of(now_), " (calls ", count_ - 1, " and ", count_,
+  const std::string now = text_of(now_);
+  if (error_ == error && error != cudaSuccess) return absl::StrCat("in ", now, " (call ", count_, " of the recorder)");
+  if (error_ != kOpen) return absl::StrCat("after ", now, ", the last of ", count_, " calls of the recorder");
+  if (before_.name == nullptr) return absl::StrCat("before ", now, ", the first call of the recorder");
+  return absl::StrCat("between ", text_of(before_), " and ", now, " (calls ", count_ - 1, " and ", count_,
                       " of the recorder)");
 }
 

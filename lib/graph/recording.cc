@@ -147,7 +147,6 @@ bool Recording::may_enqueue(cudaStream_t stream, const char* call, const void* k
 // it. The alternative, adding a node by hand, would need separate code for captures and direct runs, and would lose
 // what a captured node inherits from its stream: priority (fact 9) and annotated edges.
 void Recording::keep_node(cudaStream_t stream, SlotNode node, cudaGraphNodeType type) {
-  calls_.end();
   if (mode_ != Mode::kCapture || node.binding_count == 0) return;
   LastErrorGuard last_error;  // An error here is not one of `fn`.
   CaptureInfo info;
@@ -261,7 +260,7 @@ void Recording::launch(cudaStream_t stream, const void* kernel, bool of_library,
           ? launch_library_kernel(kernel, fields.grid, fields.block, arguments.data(), fields.shared_bytes, stream)
           : CallResult{"cudaLaunchKernel", cudaLaunchKernel(kernel, fields.grid, fields.block, arguments.data(),
                                                             fields.shared_bytes, stream)};
-  if (done.error != cudaSuccess) {
+  if (calls_.end(done.error); done.error != cudaSuccess) {
     const auto text_of = [](const dim3& of) { return absl::StrCat("(", of.x, ", ", of.y, ", ", of.z, ")"); };
     return fail(broken(absl::StrCat(calls_.last(), ", grid ", text_of(fields.grid), ", block ", text_of(fields.block),
                                     ", ", fields.shared_bytes, " bytes of shared memory: ", done.call),
@@ -330,7 +329,7 @@ void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView by
   const std::size_t size = copy.extent.width;
   if (!is_work("Recorder::memcpy", bytes, size)) return;
   const cudaError_t error = cudaMemcpyAsync(copy.dstPtr.ptr, copy.srcPtr.ptr, size, kind, stream);
-  if (error != cudaSuccess) return fail(broken("cudaMemcpyAsync", error));
+  if (calls_.end(error); error != cudaSuccess) return fail(broken("cudaMemcpyAsync", error));
   if (mode_ == Mode::kCapture && node.binding_count != 0) {
     const PointerAttributes to(copy.dstPtr.ptr), from(copy.srcPtr.ptr);
     node.dst_device = device_of(to);
@@ -356,7 +355,7 @@ void Recording::memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView 
   const cudaMemsetParams set = slots_.as<cudaMemsetParams>(node);
   if (!is_work("Recorder::memset", bytes, set.width) || !reaches("Recorder::memset", set.dst)) return;
   const cudaError_t error = cudaMemsetAsync(set.dst, static_cast<int>(set.value), set.width, stream);
-  if (error != cudaSuccess) return fail(broken("cudaMemsetAsync", error));
+  if (calls_.end(error); error != cudaSuccess) return fail(broken("cudaMemsetAsync", error));
   if (mode_ == Mode::kCapture && bytes.is_slot()) node.dst_device = device_of(PointerAttributes(set.dst));
   keep_node(stream, node, cudaGraphNodeTypeMemset);
 }
