@@ -109,8 +109,11 @@ const char* advice(cudaError_t error) {
       return ". A stream of the capture waited for one of another capture: let each capture wait for its own events "
              "alone";
     case cudaErrorStreamCaptureUnmatched:
+    case cudaErrorStreamCaptureWrongThread:
+      return ". fn, or another thread, ended the capture of the run: leave that to the cache";
     case cudaErrorIllegalState:
-      return ". fn ended the capture of its stream: leave that to the cache";
+      return ". fn, or another thread, began or ended a capture: leave that to the cache, or return a graph from fn "
+             "(graph.h). Or fn used an external event outside of captures";
     case cudaErrorStreamCaptureUnjoined:
       return ". fn has work on another stream that rec.stream() does not wait for: record an event there and let "
              "rec.stream() wait for it before fn returns";
@@ -123,8 +126,6 @@ const char* advice(cudaError_t error) {
              "stream";
     case cudaErrorCapturedEvent:
       return ". The host queried or waited for an event that was recorded in a capture: do that after the run";
-    case cudaErrorStreamCaptureWrongThread:
-      return ". A thread other than that of the run ended the capture: leave that to the cache";
     default:
       return "";
   }

@@ -88,10 +88,12 @@ bool has_any(std::string_view call, std::initializer_list<std::string_view> part
 // Advice by the call and the error, which continues a sentence. Matches names of the runtime and of the driver:
 // cudaFreeHost, cuMemHostAlloc, cuMemAlloc_v2.
 const char* advice_on_call(std::string_view call, cudaError_t error, bool in_other_thread) {
+  if (has_any(call, {"BeginCapture", "EndCapture"})) {
+    return ". Leave captures to the cache, or return a graph from fn (graph.h)";
+  }
   if (in_other_thread) {
     return ". Take graphcache::capture_gate around this call in the other thread";
   }
-  if (has_any(call, {"EndCapture"})) return ". Leave the end of the capture to the cache";
   const bool is_forbidden = error == cudaErrorStreamCaptureUnsupported || error == cudaErrorCapturedEvent;
   if (is_forbidden && has_any(call, {"Synchronize"})) return ". A capture forbids this call: synchronize after the run";
   if (is_forbidden && has_any(call, {"Query"})) return ". A capture forbids this call: query after the run";

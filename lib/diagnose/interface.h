@@ -30,7 +30,7 @@ struct DiagnoseInterface {
   void* (*begin)(cudaStream_t stream, void* to, void (*noticed)(void* to, const WatchedCall*));
   // Ends watching, in the same thread, before the capture ends. First waits until `noticed` has returned. Then calls
   // `broke` at most once, with the call that broke the capture; if that is unknown, with the first call of this thread
-  // that the broken capture made fail. Then calls `stray` for work that this thread enqueued outside of any capture,
+  // that failed because of the capture. Then calls `stray` for work that this thread enqueued outside of any capture,
   // once for each kind, in order.
   void (*end)(void* watch, void* to, void (*broke)(void* to, const WatchedCall*),
               void (*stray)(void* to, const WatchedCall*));

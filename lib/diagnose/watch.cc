@@ -165,18 +165,20 @@ void failed(const Call& call, QueryState query) {
   }
   // A capture of another thread may have been broken by a call of that thread which has not returned yet. A call that
   // breaks the captures of others gets an error of captures itself. If this thread cannot query the stream, that error
-  // alone decides.
+  // alone decides. A thread that ends the capture of another one gets an error of its own (docs/semantics.md).
   const bool may_break_others = is_capture_error(call.error) && !broke_own;
   for (Queried& each : queried) {
     if (each.is_own) continue;
-    each.is_certain = each.state == CaptureState::kBroken;
+    const bool was_ended = each.state == CaptureState::kOver && call.error == cudaErrorStreamCaptureWrongThread;
+    each.is_certain = each.state == CaptureState::kBroken || was_ended;
     const bool broke = each.is_certain || each.state == CaptureState::kUnknown;
     each.state = broke && may_break_others ? CaptureState::kBroken : CaptureState::kActive;
   }
   const auto breaks = [](const Queried& one) {
     return one.state == CaptureState::kBroken || (one.state == CaptureState::kOver && one.is_own);
   };
-  const auto refuses = [&](const Queried& one) { return one.is_own && is_capture_error(call.error); };
+  const bool is_refusal = is_capture_error(call.error) || call.error == cudaErrorIllegalState;
+  const auto refuses = [&](const Queried& one) { return one.is_own && is_refusal; };
   // Looked up without the lock, because the dynamic loader has its own lock, under which CUDA may be called.
   std::string called_by;
   const bool concerns_any =

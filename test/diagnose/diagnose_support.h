@@ -33,6 +33,14 @@ namespace graphcache::test {
 [[gnu::noinline]] inline bool follow(cudaStream_t on, cudaEvent_t event) {
   return cudaStreamWaitEvent(on, event, 0) == cudaSuccess;
 }
+[[gnu::noinline]] inline bool launch_graph(cudaGraphExec_t graph, cudaStream_t on) {
+  return cudaGraphLaunch(graph, on) == cudaSuccess;
+}
+[[gnu::noinline]] inline cudaError_t end_capture_of(cudaStream_t on) {
+  cudaGraph_t graph = nullptr;
+  const cudaError_t error = cudaStreamEndCapture(on, &graph);
+  return graph == nullptr ? error : cudaErrorUnknown;
+}
 [[gnu::noinline]] inline void add_aside(float* to, cudaStream_t on) {
   CUDA_OK(launch(add, kGrid, kBlock, on, to, kSize, 1.0f));
 }

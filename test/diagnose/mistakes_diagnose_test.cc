@@ -148,10 +148,40 @@ TEST_F(MistakesDiagnoseTest, TheEndOfACaptureInFnIsNamedAndLogged) {
   });
   EXPECT_TRUE(has(error, {"cudaStreamEndCapture, called by a lambda of ",
                           "ended the capture, and the cache's own cudaStreamEndCapture returned cudaErrorIllegalState",
-                          "Leave the end of the capture to the cache"}));
+                          "Leave captures to the cache"}));
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_TRUE(has(lines[0], {"the capture broke: cudaStreamEndCapture, called by a lambda of ",
-                             ", ended the capture. Leave the end of the capture to the cache"}));
+                             ", ended the capture. Leave captures to the cache"}));
+}
+
+TEST_F(MistakesDiagnoseTest, AnEndByAnotherThreadIsNamedAndLogged) {
+  const std::string error = error_with(diagnosing(), stream, [&](Recorder& rec) {
+    if (!is_capturing(rec.stream())) return;
+    std::thread([&] { EXPECT_EQ(end_capture_of(stream), cudaErrorStreamCaptureWrongThread); }).join();
+  });
+  const std::string text = ": cudaStreamEndCapture, called by graphcache::test::end_capture_of(CUstream_st*) in ";
+  const char* const returned = "returned cudaErrorStreamCaptureWrongThread";
+  EXPECT_TRUE(has(error, {text + "another thread", returned, "Leave captures to the cache"}));
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_TRUE(has(lines[0], {"the capture broke" + text, returned, "Leave captures to the cache"}));
+}
+
+// It leaves the capture intact.
+TEST_F(MistakesDiagnoseTest, ACaptureThatFnCannotBeginOrEndIsNamed) {
+  Stream other;
+  const std::string begun = error_with(diagnosing(), stream, [&](Recorder& rec) {
+    if (!is_capturing(rec.stream())) return;
+    EXPECT_EQ(cudaStreamBeginCapture(rec.stream(), cudaStreamCaptureModeThreadLocal), cudaErrorIllegalState);
+  });
+  EXPECT_TRUE(has(begun, {"cudaStreamBeginCapture, called by a lambda of ", "returned cudaErrorIllegalState",
+                          "Leave captures to the cache, or return a graph from fn (graph.h)"}));
+  const std::string ended = error_with(diagnosing(), stream, [&](Recorder& rec) {
+    if (!is_capturing(rec.stream())) return;
+    EXPECT_EQ(end_capture_of(other), cudaErrorIllegalState);
+  });
+  EXPECT_TRUE(
+      has(ended, {"cudaStreamEndCapture, called by graphcache::test::end_capture_of(CUstream_st*) in this thread",
+                  "returned cudaErrorIllegalState"}));
 }
 
 TEST_F(MistakesDiagnoseTest, ALambdaWithoutAFrameOfItsOwnIsNamed) {

@@ -247,6 +247,11 @@ TEST_F(MistakesTest, EachCauseSaysWhatToDo) {
            cudaGraphDestroy(graph);
        },
        "cudaErrorIllegalState", "leave that to the cache"},
+      {"a capture of its own",
+       [&](Recorder& rec) {
+         if (is_capturing(rec.stream())) cudaStreamBeginCapture(rec.stream(), cudaStreamCaptureModeThreadLocal);
+       },
+       "cudaErrorIllegalState", "leave that to the cache, or return a graph from fn"},
       {"a nested run elsewhere",
        [&](Recorder&) { (void)cache.run(key("nested"), other, [&](cudaStream_t on) { return add_one(on); }); },
        "a run was made inside another run's fn on a stream that is not part of its capture: pass rec.stream()", ""},
