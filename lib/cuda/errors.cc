@@ -99,8 +99,8 @@ absl::Status out_of_memory() noexcept try {
 const char* advice(cudaError_t error) {
   switch (error) {
     case cudaErrorStreamCaptureUnsupported:
-      return ". A capture forbids this call: move allocations, synchronizations and queries out of fn, or use "
-             "cudaMallocAsync on rec.stream() and free the memory in fn";
+      return ". A capture forbids this call: move allocations, synchronizations, queries and graph launches out of "
+             "fn, or use cudaMallocAsync on rec.stream() and free the memory in fn";
     case cudaErrorStreamCaptureInvalidated:
       return ". An earlier call of fn, or of another thread, broke the capture, such as a launch that CUDA "
              "refuses, an allocation, a synchronization, or a use of the legacy default stream: move it out of fn, or "

@@ -101,6 +101,12 @@ const char* advice_on_call(std::string_view call, cudaError_t error, bool in_oth
     return ". A capture forbids this call: move the allocation out of fn, or use cudaMallocAsync on rec.stream() and "
            "free the memory in fn";
   }
+  if (is_forbidden && has_any(call, {"GraphLaunch"})) {
+    return ". A capture forbids this call: return the graph from fn (graph.h), or launch it outside of fn";
+  }
+  if (error == cudaErrorInvalidValue && has_any(call, {"WaitEvent"})) {
+    return ". The event may last have been recorded in a capture: record it after that run, not in fn";
+  }
   if (error == cudaErrorStreamCaptureImplicit && has_any(call, {"Memcpy", "Memset"}) && !has_any(call, {"Async"})) {
     return ". It uses the legacy default stream while a blocking stream is captured: use cudaMemcpyAsync or "
            "cudaMemsetAsync on rec.stream()";

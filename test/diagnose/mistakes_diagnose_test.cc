@@ -35,6 +35,13 @@ TEST_F(MistakesDiagnoseTest, TheCallThatBreaksACaptureIsNamed) {
   Event elsewhere;
   CUDA_OK(cudaEventRecord(elsewhere, other));
   DeviceBuffer<float> target(kSize);
+  Event of_capture;
+  CUDA_OK(cudaStreamBeginCapture(other, cudaStreamCaptureModeThreadLocal));
+  CUDA_OK(cudaEventRecord(of_capture, other));
+  cudaGraph_t graph = nullptr;
+  CUDA_OK(cudaStreamEndCapture(other, &graph));
+  cudaGraphExec_t executable = nullptr;
+  CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
   const StreamOf blocking(cudaStreamDefault, 0);
   float* weights = nullptr;
   CUDA_OK(cudaMalloc(reinterpret_cast<void**>(&weights), 64));
@@ -60,6 +67,13 @@ TEST_F(MistakesDiagnoseTest, TheCallThatBreaksACaptureIsNamed) {
        [&](Recorder&) { copy_at_once(target.get(), 7); }, "cudaErrorStreamCaptureImplicit", blocking},
       {"cudaStreamWaitEvent", "follow(CUstream_st*, CUevent_st*)", "let the run's stream wait for it before the run",
        [&](Recorder& rec) { follow(rec.stream(), elsewhere); }, "cudaErrorStreamCaptureIsolation"},
+      {"cudaStreamWaitEvent", "follow(CUstream_st*, CUevent_st*)", "record it after that run, not in fn",
+       [&](Recorder& rec) {
+         if (is_capturing(rec.stream())) follow(rec.stream(), of_capture);
+       },
+       "cudaErrorInvalidValue"},
+      {"cudaGraphLaunch", "launch_graph(CUgraphExec_st*, CUstream_st*)", "return the graph from fn (graph.h)",
+       [&](Recorder& rec) { launch_graph(executable, rec.stream()); }},
   };
   for (const Cause& cause : causes) {
     SCOPED_TRACE(cause.call);
@@ -77,6 +91,8 @@ TEST_F(MistakesDiagnoseTest, TheCallThatBreaksACaptureIsNamed) {
   EXPECT_EQ(target.first(), 7);
   EXPECT_NE(more, nullptr);
   CUDA_OK(cudaFree(more));
+  CUDA_OK(cudaGraphExecDestroy(executable));
+  CUDA_OK(cudaGraphDestroy(graph));
 }
 
 TEST_F(MistakesDiagnoseTest, ACallOfAnotherThreadIsSaidToBeSoAndLoggedInThatThread) {

@@ -229,9 +229,9 @@ TEST_F(MistakesTest, EachCauseSaysWhatToDo) {
       {"an allocation", [](Recorder&) { allocate_unchecked(); }, "cudaErrorStreamCaptureUnsupported",
        "use cudaMallocAsync on rec.stream()"},
       {"a synchronization of the stream", [](Recorder& rec) { cudaStreamSynchronize(rec.stream()); },
-       "cudaErrorStreamCaptureUnsupported", "move allocations, synchronizations and queries out of fn"},
+       "cudaErrorStreamCaptureUnsupported", "move allocations, synchronizations, queries and graph launches out of fn"},
       {"a synchronization of the device", [](Recorder&) { cudaDeviceSynchronize(); },
-       "cudaErrorStreamCaptureUnsupported", "move allocations, synchronizations and queries out of fn"},
+       "cudaErrorStreamCaptureUnsupported", "move allocations, synchronizations, queries and graph launches out of fn"},
       {"a fork without a join",
        [&](Recorder& rec) {
          let_follow(other, rec.stream());
