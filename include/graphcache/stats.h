@@ -119,8 +119,8 @@ struct Stats {
   // that cannot be instantiated; verify mode (OnStale::kForget); a new recording for changed values. Until something is
   // erased, live_templates equals captures - forgotten.
   std::uint64_t forgotten = 0;
-  // +1 for each update that the runtime refused (EntryInfo::refusal). The two graphs looked like siblings but are not,
-  // so the key has no siblings from then on.
+  // +1 for each update that the runtime refused (EntryInfo::refusal). The two graphs look like siblings but are not, so
+  // the key has none until its next capture.
   std::uint64_t refused_updates = 0;
   // +1 for each executable that was meant to be device-updated, and that the driver did not accept as such.
   std::uint64_t refused_device_updates = 0;
@@ -204,7 +204,7 @@ struct EntryInfo {
   // The error behind the reason: why its last capture broke, or what the runtime refused since then. Empty if there was
   // no error.
   std::string error;
-  std::string refusal;  // Why the runtime last refused to update a sibling's executable to its graph, or empty.
+  std::string refusal;  // Why the runtime last refused to update an executable to its graph, or empty.
   // The findings of verify mode (Options::verify_every), at most 32. Those of one argument of a node count as one, and
   // the text is the last of them.
   std::vector<Counted> stale;

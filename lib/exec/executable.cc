@@ -1,11 +1,14 @@
 #include "exec/executable.h"
 
+#include <absl/strings/str_cat.h>
+
 #include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "cuda/driver.h"
 #include "cuda/errors.h"
+#include "graph/fields.h"
 #include "graph/inspect.h"
 
 namespace graphcache {
@@ -98,12 +101,15 @@ BroughtOver Executable::bring_over(const Template& graph, std::shared_ptr<const 
   brought.result = {"cudaGraphExecUpdate", cudaGraphExecUpdate(exec_.get(), graph.graph.get(), &info)};
   const cudaError_t error = brought.result.error;
   if (error != cudaSuccess) {
-    brought.whole = applies_nothing(error);
-    brought.refusal = reason(info.result);
-    const auto node = std::find(graph.nodes.begin(), graph.nodes.end(), info.errorNode);
-    if (node != graph.nodes.end()) brought.refused_node = static_cast<std::size_t>(node - graph.nodes.begin());
+    if (!applies_nothing(error)) return brought;
+    const auto refused = std::find(graph.nodes.begin(), graph.nodes.end(), info.errorNode);
+    const auto node = static_cast<std::size_t>(refused - graph.nodes.begin());
+    // "node 12, kernel add(float*): the type of the node differs".
+    if (node < to->nodes.size()) brought.refusal = absl::StrCat("node ", node, ", ", kind_of(to->nodes[node]), ": ");
+    brought.refusal += reason(info.result);
     return brought;
   }
+  brought.updated = true;
   hold(std::move(to));
   brought.result = patch(call, &brought.patched_nodes);
   return brought;

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
-#include <optional>
+#include <string>
 #include <vector>
 
 #include "cuda/device_memory.h"
@@ -19,10 +19,9 @@ namespace graphcache {
 // The result of bringing an executable over to a sibling's graph.
 struct BroughtOver {
   CallResult result;
-  bool whole = false;                       // After a failure: whether the executable is unchanged.
-  const char* refusal = nullptr;            // After a failure: why the runtime refused the update, or null.
-  std::optional<std::size_t> refused_node;  // The index in the sibling's graph of the node that was refused.
-  std::size_t patched_nodes = 0;            // Number of nodes whose parameters were set.
+  bool updated = false;           // Whether cudaGraphExecUpdate has succeeded.
+  std::string refusal;            // Why the runtime refused the update, which left the executable whole, or empty.
+  std::size_t patched_nodes = 0;  // Number of nodes whose parameters were set.
 };
 
 class UpdatedExecutable;  // exec/updated_executable.h
@@ -63,7 +62,7 @@ class Executable {
   virtual CallResult patch(const detail::Call& call, std::size_t* patched_nodes);
 
   // Updates a plain executable to a sibling's content, whose graph this is, and to the call's values. After a failure
-  // that does not leave it whole it must not be launched again.
+  // that is no refusal it must not be launched again.
   BroughtOver bring_over(const Template& graph, std::shared_ptr<const Content> to, const detail::Call& call);
 
   // Behind the copies that the executable needs. Later launches follow this one and need nothing more (fact 15).

@@ -181,7 +181,7 @@ std::string paragraph(const EntryInfo& entry, const Options& options) {
          "captures.");
   }
   if (!entry.refusal.empty()) {
-    line("The runtime refused to update a sibling's executable to its graph: ", entry.refusal, ".");
+    line("The runtime refused to update an executable to its graph: ", entry.refusal, ".");
   }
   if (entry.eager_reason) line("Its last direct run was direct because ", sentence(*entry.eager_reason, options), ".");
   if (!entry.error.empty()) line("Its last error: ", entry.error, ".");

@@ -1,15 +1,12 @@
 // Gets an executable for an entry that has a template, by carrying out the policy's plan.
 #include <absl/cleanup/cleanup.h>
-#include <absl/strings/str_cat.h>
 
 #include <chrono>
 #include <optional>
-#include <string>
 #include <thread>
 #include <utility>
 
 #include "graph/describe.h"
-#include "graph/fields.h"
 #include "run/run.h"
 
 namespace graphcache {
@@ -115,7 +112,7 @@ std::optional<CallResult> Run::take_over(Held& lender, const Plan& plan, const P
   }
   update.done(brought.result);
   entry_->patched_nodes.add(brought.patched_nodes);
-  if (with_table == nullptr && brought.refusal == nullptr) core_.store.count(&Stats::updates);
+  if (brought.updated) core_.store.count(&Stats::updates);
   if (brought.result.error == cudaSuccess) {
     std::move(drop).Cancel();
     own().executable = take_executable(*lender);
@@ -123,21 +120,20 @@ std::optional<CallResult> Run::take_over(Held& lender, const Plan& plan, const P
     if (with_table != nullptr) core_.store.count(&Stats::set_switches);
     return CallResult();
   }
-  brought.whole ? undo() : std::move(drop).Invoke();
-  if (brought.refusal != nullptr) {
-    std::string refusal = brought.refusal;
-    if (const auto node = brought.refused_node; node && *node < own().content->nodes.size()) {
-      // "node 12, kernel add(float*): the type of the node differs".
-      refusal = absl::StrCat("node ", *node, ", ", kind_of(own().content->nodes[*node]), ": ", refusal);
-    }
-    core_.store.count(&Stats::refused_updates);
-    core_.store.refuse(entry_.get(), &Policy::refuse_siblings, refusal);
-    core_.log(key_, absl::StrCat("the runtime refused an update between two graphs that look alike: the key shares no "
-                                 "executables; ",
-                                 refusal));
-    if (!is_fatal(brought.result.error)) return std::nullopt;
-  }
-  return brought.result;
+  brought.refusal.empty() ? std::move(drop).Invoke() : undo();
+  if (with_table != nullptr || brought.updated || is_fatal(brought.result.error)) return brought.result;
+  not_updated(brought);
+  return std::nullopt;
+}
+
+// The runtime has not updated an executable to the entry's graph. The entry, which has none, gets no sibling's any
+// more.
+void Run::not_updated(const BroughtOver& brought) {
+  if (brought.refusal.empty()) core_.store.lose(entry_.get(), Loss::kFailed, false, false, brought.result.status());
+  core_.store.refuse(entry_.get(), &Policy::refuse_siblings, brought.refusal);
+  if (brought.refusal.empty()) return;
+  core_.store.count(&Stats::refused_updates);
+  core_.log(key_, brought.refusal, "the runtime refused an update between two graphs that look alike: ");
 }
 
 // Instantiates the executable that the policy has promised to the entry. If memory runs out, evicts one more

@@ -126,6 +126,7 @@ class Run {
   bool make_set(const Held& lender, ParameterTable::Set* set);
   std::optional<Plan> decide(Held& lender, const ParameterTable::Set& set, bool may_evict);
   std::optional<CallResult> take_over(Held& lender, const Plan& plan, const ParameterTable::Set& set);
+  void not_updated(const BroughtOver& brought);
   void evict(Entry* victim, bool unlocks = true);
   CallResult buy(Plan& plan, bool may_evict);
   CallResult instantiate(Plan& plan);

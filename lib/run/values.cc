@@ -87,13 +87,16 @@ bool Run::update_to(Recorded& made) {
   if (!is_alike || executable() == nullptr || !is_for_now) return false;
   LastErrorGuard last_error;
   Operation update(core_, EventKind::kUpdate, *entry_, &Stats::update_time, made.content->id);
-  entry_->exec = nullptr;
   absl::Cleanup threw = [this] { core_.give_up(*entry_, Loss::kFailed); };
   const BroughtOver brought = executable()->bring_over(made.graph, made.content, call_);
-  core_.store.count(brought.refusal == nullptr ? &Stats::updates : &Stats::refused_updates);
+  if (brought.updated) core_.store.count(&Stats::updates);
   update.done(brought.result);
   std::move(threw).Cancel();
-  if (brought.result.error != cudaSuccess) return false;
+  if (brought.result.error != cudaSuccess) {
+    core_.give_up(*entry_, Loss::kValues);
+    if (!brought.refusal.empty()) not_updated(brought);
+    return false;
+  }
   made.executable = take_executable(*entry_);
   made.grave = std::move(own().grave);
   made.stream = own().stream;

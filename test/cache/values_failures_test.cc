@@ -6,13 +6,16 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "graph/failing_calls.h"
 #include "graphcache/graphcache.h"
 #include "kernels.h"
+#include "listeners.h"
 #include "support.h"
 
 namespace graphcache::test {
@@ -50,7 +53,10 @@ TEST_F(ValuesFailuresTest, AnUpdateThatFailsIsReplacedByAnInstantiation) {
     hostrt::reset();
     Log log;
     std::vector<float> wanted;
-    std::optional<Cache> cache(std::in_place);
+    const auto listener = std::make_shared<Functions>();
+    std::vector<std::string> lines;
+    listener->on_message = [&](std::string_view line) { lines.emplace_back(line); };
+    std::optional<Cache> cache(std::in_place, Options{.listeners = {listener}});
     for (int i = 0; i < 6; ++i) {
       if (i == 1) hostrt::fail_call("cudaGraphExecUpdate", 1, error);
       const float v = 2 + static_cast<float>(i);
@@ -65,6 +71,19 @@ TEST_F(ValuesFailuresTest, AnUpdateThatFailsIsReplacedByAnInstantiation) {
       EXPECT_EQ(log.read(), wanted);
     }
     EXPECT_EQ(hostrt::failures_injected(), 1u);
+    const std::string refusal = cache->entries().at(0).refusal;
+    if (error == cudaErrorGraphExecUpdateFailure) {
+      EXPECT_EQ(cache->stats().refused_updates, 1u);
+      EXPECT_EQ(refusal, "the runtime does not support this update");
+      ASSERT_EQ(lines.size(), 1u);
+      EXPECT_NE(lines[0].find("(\"k\"): the runtime refused an update between two graphs that look alike: " + refusal),
+                std::string::npos)
+          << lines[0];
+    } else {  // The executable may be anything now.
+      EXPECT_EQ(cache->stats().refused_updates, 0u);
+      EXPECT_EQ(refusal, "");
+      EXPECT_TRUE(lines.empty());
+    }
     cache.reset();
     EXPECT_EQ(hostrt::ledger().executables, 0u);
     EXPECT_EQ(hostrt::ledger().graphs, 0u);

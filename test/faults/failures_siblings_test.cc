@@ -54,6 +54,32 @@ TEST_F(FailuresSiblingsTest, RefusedUpdateBetweenTwoStreamsIsNotTriedAgain) {
   EXPECT_EQ(hostrt::calls("cudaGraphExecUpdate"), 0u);
 }
 
+// The key shares nothing from then on, so that it does not destroy executables again and again.
+TEST_F(FailuresSiblingsTest, UpdateThatRunsOutOfMemoryIsNoRefusalAndIsNotTriedAgain) {
+  for (const int max_executables : {64, 1}) {
+    hostrt::reset();
+    World world(renting(max_executables));
+    EXPECT_RUN(kInstantiated, world.run(kLarge, 1));
+    hostrt::fail_call("cudaGraphExecUpdate", 1, cudaErrorMemoryAllocation);
+    EXPECT_RUN(kInstantiated, world.run(kSmall, 2));
+    const Stats stats = world.cache->stats();
+    EXPECT_EQ(stats.refused_updates, 0u);
+    EXPECT_EQ(stats.updates, 0u);
+    EXPECT_EQ(stats.live_executables, 1u) << "the sibling's is in doubt";
+    const EntryInfo entry = world.cache->entries().at(0);
+    EXPECT_EQ(entry.refusal, "");
+    EXPECT_EQ(entry.executable_lost, Loss::kFailed);
+    EXPECT_NE(entry.error.find("cudaGraphExecUpdate: cudaErrorMemoryAllocation"), std::string::npos) << entry.error;
+    hostrt::reset_calls();
+    EXPECT_RUN(kRestored, world.run(kLarge, 3));
+    EXPECT_TRUE(did(max_executables == 1 ? Outcome::kRestored : Outcome::kPatched, world.run(kSmall, 4)));
+    EXPECT_EQ(hostrt::calls("cudaGraphExecUpdate"), 0u);
+    EXPECT_EQ(world.calls, 2);
+    world.expect_runs({{kLarge, 1}, {kSmall, 2}, {kLarge, 3}, {kSmall, 4}});
+    expect_usable(world);
+  }
+}
+
 // A patch behind an update fails, so the executable holds the new graph, but not all of the run's values.
 TEST_F(FailuresSiblingsTest, ExecutableWhosePatchesBreakOffBehindAnUpdateIsLost) {
   World world(renting());

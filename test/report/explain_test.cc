@@ -205,7 +205,7 @@ TEST_F(ExplainTest, ARefusedUpdate) {
   hostrt::fail_call("cudaGraphExecUpdate", 1, cudaErrorGraphExecUpdateFailure);
   EXPECT_RUN(kInstantiated, run(2));
   EXPECT_TRUE(says(explain(cache, key("k", 2)),
-                   "The runtime refused to update a sibling's executable to its graph: the runtime does not support"));
+                   "The runtime refused to update an executable to its graph: the runtime does not support"));
 }
 
 TEST_F(ExplainTest, StrayWork) {
