@@ -216,8 +216,8 @@ struct EntryInfo {
   bool has_many_identities = false;  // Whether the key has too many entries to find values (values.h).
   // The number of its family, equal for siblings. 0 if the entry cannot have siblings, or has not looked for them.
   std::uint64_t family = 0;
-  // Whether its graph was read to find siblings. That is done once there is no room for an executable of its own and
-  // another key's graph has the same types of nodes. Until then `family` is 0.
+  // Whether its graph was read to find siblings. That is done once another key's graph has the same types of nodes and
+  // there is no room for its own executable. Share::kAlways does not wait for the latter.
   bool looked_for_siblings = false;
   std::size_t nodes = 0;                   // The number of nodes of its graph. 0 before the first capture.
   std::size_t slot_nodes = 0;              // The number of nodes that hold values of slots.

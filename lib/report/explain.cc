@@ -171,8 +171,8 @@ std::string paragraph(const EntryInfo& entry, const Options& options) {
     } else if (entry.looked_for_siblings) {
       line("It shares no executables: no update can change its graph to another key's.");
     } else {
-      line("It has not looked for siblings. A key does when there is no room for an executable of its own, and ",
-           "another key's graph has the same types of nodes.");
+      line("It has not looked for siblings. A key does when another key's graph has the same types of nodes",
+           options.share == Share::kAlways ? "." : ", and there is no room for an executable of its own.");
     }
   }
   for (std::size_t i = 0; i < entry.values.size(); ++i) line("Value ", i, " ", sentence(entry.values[i]), ".");

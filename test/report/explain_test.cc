@@ -118,7 +118,13 @@ TEST_F(ExplainTest, AKeyLooksForSiblingsWhenThereIsNoRoom) {
   Cache cache({.max_executables = 2});
   EXPECT_TRUE(run_add(cache, key("a", 1)).ok());
   EXPECT_TRUE(run_add(cache, key("a", 2)).ok());
-  EXPECT_TRUE(says(explain(cache, key("a", 1)), "It has not looked for siblings."));
+  EXPECT_TRUE(says(explain(cache, key("a", 1)), "types of nodes, and there is no room for an executable of its own."));
+  Cache always({.share = Share::kAlways});
+  EXPECT_TRUE(run_add(always, key("a", 1)).ok());
+  EXPECT_TRUE(says(explain(always, key("a", 1)), "It has not looked for siblings."));
+  EXPECT_EQ(explain(always, key("a", 1)).find("no room"), std::string::npos);
+  EXPECT_TRUE(run_add(always, key("a", 2)).ok());
+  EXPECT_TRUE(always.entries().at(0).looked_for_siblings);
   EXPECT_RUN(kUpdated, run_add(cache, key("a", 3)));
   EXPECT_TRUE(says(explain(cache, key("a", 3)), "It may share executables with the other keys of family 1."));
   for (const EntryInfo& entry : cache.entries()) EXPECT_EQ(entry.looked_for_siblings, entry.family != 0);
