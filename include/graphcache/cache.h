@@ -137,8 +137,8 @@ class Cache {
     return detail::NoCall<Args...>::status();
   }
 
-  // Protects the key's executable or template from eviction by other keys, until unpin(). Returns false if the key is
-  // not known. Pins do not nest, and count against the limits. A pinned key does not borrow executables.
+  // Protects the entries that the key has now from eviction by other keys, until unpin(). Returns false for an unknown
+  // key. Pins do not nest, and count against the limits. A pinned key does not borrow executables.
   bool pin(const Key& key);
   bool unpin(const Key& key);
 
