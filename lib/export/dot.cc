@@ -48,11 +48,16 @@ constexpr Alone kHereAlone = {"only here", R"(style="rounded,filled,dashed", col
 constexpr Alone kThereAlone = {"only there", R"(style="rounded,filled,dashed", color="#1a5fb4")",
                                R"(style=dashed, color="#1a5fb4")"};
 
-// Labels interpret backslashes and entities, and an SVG must not contain control characters.
-std::string escaped(const std::string& text) {
+// Graphviz refuses longer strings: 16384 bytes with what surrounds them.
+constexpr std::size_t kMostBytes = 16000;
+
+// Labels interpret backslashes and entities, and an SVG must not contain control characters. Cuts what is longer.
+std::string escaped(const std::string& text, std::size_t most_bytes) {
+  constexpr std::size_t kMostAtOnce = 16;  // The rest of a character, the next one, and the dots.
   std::string result;
   for (const char c : valid_utf8(text)) {
     const auto byte = static_cast<unsigned char>(c);
+    if (result.size() + kMostAtOnce > most_bytes && (byte & 0xC0) != 0x80) return result + "...";
     if (c == '"' || c == '\\') result += '\\';
     if (byte < 0x20 || byte == 0x7F) {
       result += ' ';
@@ -65,12 +70,12 @@ std::string escaped(const std::string& text) {
   return result;
 }
 
-std::string quoted(const std::string& text) { return '"' + escaped(text) + '"'; }
+std::string quoted(const std::string& text) { return '"' + escaped(text, kMostBytes) + '"'; }
 
 // Each line is left-aligned.
 std::string quoted(const std::vector<std::string>& lines) {
   std::string text;
-  for (const std::string& line : lines) text += escaped(line) + "\\l";
+  for (const std::string& line : lines) text += escaped(line, kMostBytes / lines.size()) + "\\l";
   return '"' + text + '"';
 }
 

@@ -2,12 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "graphcache/graph_info.h"
@@ -98,6 +101,41 @@ TEST(ExportDotTest, OfALongNameTheFunctionStaysUnlessItIsUnusual) {
   for (const std::string& name : {std::string(300, '<'), std::string(300, ')'), std::string(300, '('),
                                   std::string(300, '\xBF'), "operator" + std::string(300, '<')}) {
     EXPECT_NE(to_dot(graph({kernel(name, 1)})), "");
+  }
+}
+
+// The number of bytes of the longest string.
+std::size_t longest_string(const std::string& dot) {
+  std::size_t longest = 0, begin = 0;
+  bool is_inside = false;
+  for (std::size_t i = 0; i < dot.size(); ++i) {
+    if (is_inside && dot[i] == '\\') {
+      ++i;
+    } else if (dot[i] == '"') {
+      if (std::exchange(is_inside, !is_inside)) longest = std::max(longest, i - begin);
+      begin = i;
+    }
+  }
+  return longest;
+}
+
+TEST(ExportDotTest, WhatIsTooLongForGraphvizIsCut) {
+  for (const char* character : {"n", "&", "\"", "\\", "\xC3\xA9", "\xF0\x9F\x98\x80"}) {
+    SCOPED_TRACE(character);
+    std::string text;
+    while (text.size() < 40'000) text += character;
+    GraphNode node = kernel(text + "()", 1);
+    node.attributes = {{"name", text}};
+    node.arguments = {{text, {1}, true}};
+    const GraphInfo info = graph({node}, text);
+    GraphInfo other = info;
+    other.nodes[0].attributes[0].value = "else " + text;
+    other.nodes[0].arguments[0].name = "else " + text;
+    for (const std::string& dot : {to_dot(info), to_dot(info, other)}) {
+      EXPECT_LE(longest_string(dot), 16'384u);
+      EXPECT_GE(longest_string(dot), 15'000u);
+      EXPECT_NE(svg(dot), "");
+    }
   }
 }
 
