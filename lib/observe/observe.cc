@@ -4,6 +4,8 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <new>
+#include <stdexcept>
 
 namespace graphcache {
 namespace {
@@ -36,7 +38,10 @@ bool changes_memory(EventKind kind) {
 
 }  // namespace
 
-EventRing::EventRing(std::size_t events) : ring_(std::max<std::size_t>(events, 1)) {}
+EventRing::EventRing(std::size_t events) try : ring_(std::max<std::size_t>(events, 1)) {
+} catch (const std::length_error&) {
+  throw std::bad_alloc();
+}
 
 void EventRing::end(const CacheEvent& event) {
   const auto label = event.key.label();

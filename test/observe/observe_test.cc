@@ -8,8 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
+#include <new>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -137,6 +139,10 @@ TEST_F(ObserveTest, AFailedRunHasNoOutcome) {
   EXPECT_FALSE(cache.run(key("k"), stream, [](cudaStream_t) { return absl::DataLossError("lost"); }).ok());
   ASSERT_EQ(kinds(ring->events()), (std::vector<EventKind>{EventKind::kCapture, EventKind::kRun}));
   EXPECT_EQ(ring->events()[1].outcome, std::nullopt);
+}
+
+TEST_F(ObserveTest, MoreEventsThanThereIsMemoryForAreRefused) {
+  EXPECT_THROW(EventRing(std::numeric_limits<std::size_t>::max()), std::bad_alloc);
 }
 
 TEST_F(ObserveTest, TheLastEventsAreKept) {
