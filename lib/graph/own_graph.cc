@@ -2,6 +2,7 @@
 #include <absl/cleanup/cleanup.h>
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
 #include <absl/strings/string_view.h>
 #include <absl/strings/strip.h>
 
@@ -9,6 +10,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,6 +59,8 @@ class Binder {
       return add(number, bound, static_cast<std::uint32_t>(found - nodes.begin()));
     }
     if (bound.kernel.empty()) return no_binding(number, "it names neither a node nor a kernel");
+    constexpr std::size_t kMostNames = 8;
+    std::set<std::string> names;
     bool any = false;
     for (std::uint32_t i = 0; i < reading_.content.nodes.size(); ++i) {
       const NodeContent& node = reading_.content.nodes[i];
@@ -65,11 +69,14 @@ class Binder {
       if (name == kUnknownName) {
         return no_binding(number, "the driver does not report the name of node ", i, ": bind by nodes");
       }
+      if (names.size() < kMostNames) names.insert(name);
       if (!is_called(name, bound.kernel)) continue;
       any = true;
       if (absl::Status status = add(number, bound, i); !status.ok()) return status;
     }
-    return any ? absl::OkStatus() : no_binding(number, "no kernel is called ", bound.kernel);
+    if (any) return absl::OkStatus();
+    return no_binding(number, "no kernel is called ", bound.kernel, ": the graph has ",
+                      names.empty() ? "none" : absl::StrJoin(names, ", "));
   }
 
   // Writes the call's values into the nodes and fills in the slots.

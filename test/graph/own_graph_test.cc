@@ -675,7 +675,7 @@ TEST_F(OwnGraphTest, WhatCannotBeBoundIsNamed) {
                {bind(nodes_of(foreign)[0], 2, 0), "not one of the graph's own"},
                {bind(cudaGraphNode_t(), 2, 0), "names neither a node nor a kernel"},
                {bind("", 2, 0), "names neither a node nor a kernel"},
-               {bind("gemm", 2, 0), "no kernel is called gemm"},
+               {bind("gemm", 2, 0), "no kernel is called gemm: the graph has graphcache::test::add"},
                {bind("graphcache::test::ad", 2, 0), "no kernel is called graphcache::test::ad"}};
   Cache cache;
   const auto run = [&](const std::vector<BoundArgument>& bound) {
