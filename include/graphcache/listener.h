@@ -126,7 +126,7 @@ class Listener {
   virtual absl::Status begin(const CacheEvent& /*event*/) { return absl::OkStatus(); }
   // Called after what the event names, whether it succeeded or not.
   virtual void end(const CacheEvent& /*event*/) {}
-  // Called with one line for people about each event that deserves a look: a key's first broken capture, findings of
+  // Called with one line for people about each event that deserves a look: an entry's first broken capture, findings of
   // verify mode and of Options::diagnose, a refused update, and errors that runs return (the first, second, fourth,
   // eighth ... one). With Options::diagnose, any thread whose CUDA call breaks a capture may call it. GRAPHCACHE_LOG=1
   // prints these lines to stderr.
