@@ -175,7 +175,13 @@ std::string paragraph(const EntryInfo& entry, const Options& options) {
            options.share == Share::kAlways ? "." : ", and there is no room for an executable of its own.");
     }
   }
-  for (std::size_t i = 0; i < entry.values.size(); ++i) line("Value ", i, " ", sentence(entry.values[i]), ".");
+  for (std::size_t i = 0, next = 0; i < entry.values.size(); i = next) {
+    const std::string what = sentence(entry.values[i]);
+    while (++next < entry.values.size() && sentence(entry.values[next]) == what) {
+    }
+    const bool is_one = next == i + 1;
+    line(is_one ? absl::StrCat("Value ", i) : absl::StrCat("Each of values ", i, " to ", next - 1), " ", what, ".");
+  }
   if (entry.has_many_identities) {
     line("Its values are null, 0 or 1, aligned or equal to one another in more than 16 ways, so each change of one ",
          "captures.");

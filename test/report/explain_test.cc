@@ -69,11 +69,11 @@ TEST_F(ExplainTest, AValueThatIsPassedOnAndOneThatIsComputedWith) {
     return explain(cache, key("k"));
   };
   const std::string unseen = run(5, 7);
-  EXPECT_TRUE(says(unseen, "Value 0 has not changed yet, so its first change captures"));
+  EXPECT_TRUE(says(unseen, "\nEach of values 0 to 1 has not changed yet, so its first change captures.\n"));
   for (const float plain : {6.f, 8.f}) run(plain, 7);
   std::string last;
   for (const float doubled : {9.f, 12.f}) last = run(8, doubled);
-  EXPECT_TRUE(says(last, "Value 0 is found: "));
+  EXPECT_TRUE(says(last, "\nValue 0 is found: "));
   EXPECT_TRUE(says(last, "Value 1 is derived ("));
   EXPECT_TRUE(says(last, "so each change captures: pass on what is computed from it, or make it a slot"));
 }
