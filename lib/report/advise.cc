@@ -291,10 +291,13 @@ class Adviser {
         absl::StrCat(percent(share(ready, all)), " of the runs found an executable ready for their key, with ",
                      stats_.evictions, " evictions.");
     if (history_ == nullptr) {
-      const std::uint64_t restored = stats_.outcome(Outcome::kRestored);
-      if (stats_.evictions < kFewest || restored < kFewest || share(restored, all) < kRateOfBudget) return;
-      findings_.push_back(finding_of(FindingKind::kBudget, "", restored,
-                                     absl::StrCat(evictions, " ", restored, " runs had to make one again."),
+      // Where keys share nothing, a key takes another's executable over only for want of room.
+      const std::uint64_t taken = options_.share == Share::kNever ? stats_.outcome(Outcome::kSwitched) : 0;
+      const std::uint64_t again = stats_.outcome(Outcome::kRestored) + taken;
+      if (stats_.evictions + taken < kFewest || again < kFewest || share(again, all) < kRateOfBudget) return;
+      findings_.push_back(finding_of(FindingKind::kBudget, "", again,
+                                     absl::StrCat(evictions, " ", again, " runs had to make one again",
+                                                  taken == 0 ? "." : ", or to update that of another key."),
                                      absl::StrCat(larger_budget(cache_),
                                                   ". Add a graphcache::History to "
                                                   "Options::listeners to see what a larger budget would give.")));

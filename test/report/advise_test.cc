@@ -134,6 +134,16 @@ TEST_F(AdviseTest, WithoutAHistoryABudgetIsNotEstimated) {
   EXPECT_NE(finding.cure.find("Raise Options::max_executables. Add a graphcache::History"), std::string::npos);
 }
 
+TEST_F(AdviseTest, WithoutAHistoryExecutablesThatUpdatesTakeAwayAreLosses) {
+  Cache cache({.max_executables = 4, .share = Share::kNever});
+  for (int i = 0; i < 210; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 7)).ok());
+  EXPECT_EQ(cache.stats().evictions, 0u);
+  const Finding finding = only(cache, FindingKind::kBudget);
+  EXPECT_EQ(finding.runs, 203u);
+  EXPECT_NE(finding.text.find("203 runs had to make one again, or to update that of another key."), std::string::npos)
+      << finding.text;
+}
+
 TEST_F(AdviseTest, TheLimitThatBindsIsNamed) {
   Options options = unshared(64);
   options.max_device_bytes = 4 * estimated_device_bytes(1);
