@@ -198,6 +198,12 @@ std::string cuda_error_in(std::string_view text) {
   return std::string(text.substr(begin, end - begin));
 }
 
+struct HashOfKey {
+  std::size_t operator()(const Key& key) const { return key.hash(); }
+};
+template <class T>
+using ByKey = std::unordered_map<Key, T, HashOfKey>;
+
 class Adviser {
  public:
   explicit Adviser(const Cache& cache)
@@ -413,8 +419,7 @@ class Adviser {
 
   // Finds keys that were only captured at one place, and run at another one.
   void look_at_places() {
-    const auto hash = [](const Key& key) { return key.hash(); };
-    std::unordered_map<Key, std::map<const void*, std::uint64_t>, decltype(hash)> ran(0, hash);  // By place.
+    ByKey<std::map<const void*, std::uint64_t>> ran;  // By place.
     for (const EntryInfo& entry : entries_) {
       if (const std::uint64_t runs = runs_of(entry.outcomes); runs != 0) ran[entry.key][entry.place] += runs;
     }
@@ -440,30 +445,45 @@ class Adviser {
 
   // Finds keys that are captured again and again because their values are not found.
   void look_at_values() {
-    std::map<std::string, std::pair<const EntryInfo*, std::uint64_t>> missed;  // An entry and the captures, by label.
+    struct Missed {
+      const EntryInfo* worst = nullptr;  // The entry with most captures of those whose values cannot be found.
+      std::uint64_t captures = 0;
+      void add(const EntryInfo* entry, std::uint64_t captures_of_it) {
+        if (worst == nullptr || (entry != nullptr && captures_of(*worst) < captures_of(*entry))) worst = entry;
+        captures += captures_of_it;
+      }
+    };
+    const auto is_bad = [](const ValueInfo& value) {
+      return value.state == ValueState::kDerived || value.state == ValueState::kAmbiguous;
+    };
+    const auto bad_value = [&](const EntryInfo& entry) {
+      return std::find_if(entry.values.begin(), entry.values.end(), is_bad);
+    };
+    ByKey<std::map<const void*, Missed>> by_place;
     for (const EntryInfo& entry : entries_) {
       if (entry.values.empty() && !entry.has_many_identities) continue;
-      auto& [one, captures] = missed[entry.label];
-      if (one == nullptr || captures_of(*one) < captures_of(entry)) one = &entry;
-      if (const std::uint64_t all = captures_of(entry); all != 0) captures += all - 1;  // Not the first.
+      const bool has_cause = entry.has_many_identities || bad_value(entry) != entry.values.end();
+      by_place[entry.key][entry.place].add(has_cause ? &entry : nullptr, captures_of(entry));
     }
-    for (const auto& [label, found] : missed) {
-      if (found.second < kFewest) continue;
-      const auto is_bad = [](const ValueInfo& value) {
-        return value.state == ValueState::kDerived || value.state == ValueState::kAmbiguous;
-      };
-      const std::vector<ValueInfo>& values = found.first->values;
-      const auto bad = std::find_if(values.begin(), values.end(), is_bad);
-      const std::string why =
-          found.first->has_many_identities ? "they are null, 0 or 1, aligned or equal in too many ways"
-          : bad == values.end()
-              ? ""
-              : absl::StrCat("value ", bad - values.begin(), " is ", to_string(bad->state), ": ", bad->places);
-      if (why.empty()) continue;
+    std::map<std::string, Missed> by_label;
+    for (const auto& [key, places] : by_place) {
+      for (const auto& [place, found] : places) {
+        if (found.worst == nullptr || found.captures == 0) continue;
+        by_label[found.worst->label].add(found.worst, found.captures - 1);  // The first is due to no value.
+      }
+    }
+    for (const auto& [label, found] : by_label) {
+      if (found.captures < kFewest) continue;
+      const EntryInfo& worst = *found.worst;
+      const auto bad = bad_value(worst);
       findings_.push_back(finding_of(
-          FindingKind::kValuesNotFound, label, found.second,
-          absl::StrCat(found.second, " runs captured, because values had changed that are not found; ", why, "."),
-          found.first->has_many_identities
+          FindingKind::kValuesNotFound, label, found.captures,
+          absl::StrCat(found.captures, " runs captured, because values had changed that are not found; ",
+                       worst.has_many_identities ? "they are null, 0 or 1, aligned or equal in too many ways"
+                                                 : absl::StrCat("value ", bad - worst.values.begin(), " is ",
+                                                                to_string(bad->state), ": ", bad->places),
+                       "."),
+          worst.has_many_identities
               ? "Align memory alike (slices to 256 bytes), or make such values slots (params)."
               : "Pass the value on as it is, pass a computed result in its place, or make it a slot (params)."));
     }

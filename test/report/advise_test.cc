@@ -157,6 +157,23 @@ TEST_F(AdviseTest, TheLimitThatBindsIsNamed) {
   EXPECT_NE(only(few, FindingKind::kBudget).cure.find("Raise Options::max_executables."), std::string::npos);
 }
 
+TEST_F(AdviseTest, ValuesThatAreNotFound) {
+  Cache cache;
+  const auto run = [&](const char* name, float value, float factor) {
+    return cache.run(key("k", name), stream, values(value),
+                     [&, factor](cudaStream_t on, float v) { return add_value(on, factor * v); });
+  };
+  for (int i = 0; i < 40; ++i) {
+    EXPECT_TRUE(run("doubled", static_cast<float>(3 + i), 2).ok());
+    EXPECT_TRUE(run("plain", static_cast<float>(3 + i), 1).ok());
+  }
+  const Finding finding = only(cache, FindingKind::kValuesNotFound);
+  EXPECT_EQ(finding.label, "k");
+  EXPECT_EQ(finding.runs, 39u) << "those of the key that finds its value do not count";
+  EXPECT_NE(finding.text.find("value 0 is derived: "), std::string::npos) << finding.text;
+  EXPECT_NE(finding.cure.find("make it a slot"), std::string::npos) << finding.cure;
+}
+
 TEST_F(AdviseTest, KeysThatWereWarmedAtAnotherPlace) {
   Cache cache;
   for (int i = 0; i < 4; ++i) {
