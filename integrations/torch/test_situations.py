@@ -145,6 +145,28 @@ class CollectedCacheTest(Situation):
                 self.equal(cache.run("makes", makes, x), chain(x))
             self.equal(cache.run("chain", chain, x), chain(x))
 
+    def test_a_graphed_function_makes_its_cache_during_a_capture(self):
+        inner, other = graphcache_torch.graphed(lambda x: x * 2), graphcache_torch.graphed(lambda x: x * 3)
+        x = torch.rand(1000, device="cuda")
+        threads = []
+
+        def fn(x):
+            threads.append(threading.Thread(target=other, args=(x,), daemon=True))
+            threads[-1].start()
+            threads[-1].join(0.2)  # it waits until the capture is over
+            return inner(x)
+
+        found = []
+        run = threading.Thread(target=lambda: found.append(new_cache().run("f", fn, x)), daemon=True)
+        run.start()
+        run.join(20)
+        self.assertFalse(run.is_alive())
+        for thread in threads:
+            thread.join(20)
+            self.assertFalse(thread.is_alive())
+        self.equal(found[0], x * 2)
+        self.equal(other(x), x * 3)
+
     def test_inside_a_capture_of_pytorch(self):
         x = torch.rand(1000, device="cuda")
         self.cache_in_a_cycle("one_per_key")

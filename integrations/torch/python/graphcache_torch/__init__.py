@@ -20,9 +20,12 @@ class _Graphed:
         if cache is not None:
             self.cache = cache
 
-    @functools.cached_property
-    def cache(self):
-        return Cache(**self._options)
+    def __getattr__(self, name):
+        # Not a functools.cached_property: up to Python 3.11 that has one lock for all objects, so a capture whose fn
+        # asks for a cache would wait for a thread that makes one, which waits for the capture.
+        if name != "cache":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return self.__dict__.setdefault("cache", Cache(**self._options))
 
     def __call__(self, /, *args, **kwargs):
         return self.cache.run(self._key, self.__wrapped__, *args, **kwargs)
