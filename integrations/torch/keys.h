@@ -274,7 +274,7 @@ inline void add_integer(Keyer& keyer, PyObject* part, bool is_in_object) {
     keyer.add(nullptr, nullptr, std::string(py::str(part)));
     return;
   }
-  if (overflow != 0) throw py::value_error("graphcache: an integer of a key does not fit into 64 bits");
+  if (overflow != 0) throw py::value_error("graphcache: an integer of a key or an argument does not fit into 64 bits");
   if (value == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
   keyer.add(value);
 }
