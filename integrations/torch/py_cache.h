@@ -121,7 +121,7 @@ class PyCache {
       return torch().run_graph(whole, Make{this, whole, make, &returned});
     }();
     if (!outcome.ok()) raise(outcome.status());
-    return returned ? returned : result_of(whole, Passed());
+    return *outcome == Outcome::kEager ? returned : result_of(whole, Passed());
   }
 
   void warm(const py::handle& key, const Applied& call, bool was_called = false) {

@@ -538,7 +538,7 @@ except RuntimeError as why:
         for key in (1 << 70, deep, endless):
             with self.assertRaises(ValueError):
                 cache.run(key, chain, x)
-            with self.assertRaises(ValueError):
+            with self.assertRaisesRegex(ValueError, "argument"):
                 cache.run("key", chain, key)
         for verb in (cache.run, cache.warm, cache.contains, cache.erase, cache.pin, cache.unpin, cache.explain,
                      cache.run_graph):
@@ -634,6 +634,21 @@ except RuntimeError as why:
                 self.equal(cache.run_graph(("chain", i), makers[i]), chain(x, i + 2))
         self.assertEqual(made, [0, 1, 2])
         self.assertEqual(cache.stats()["eager"], 0)
+
+    def test_what_the_caller_does_to_a_result_stays_with_him(self):
+        x = torch.rand(1000, device="cuda")
+
+        def make():
+            graph, y = self.captured(chain, x)
+            return graph, {"all": [y]}
+
+        for cache in (new_cache(), new_cache(max_executables=0)):
+            for _ in range(3):
+                x.add_(1)
+                found = cache.run_graph("chain", make)
+                self.assertEqual(list(found), ["all"])
+                self.equal(found["all"].pop(), chain(x))
+                found["more"] = 1
 
     def test_make_is_called_again_where_the_graph_is_gone(self):
         x = torch.rand(1000, device="cuda")
