@@ -318,16 +318,21 @@ class State : public std::enable_shared_from_this<State> {
   // Sets the generators' values for this launch to what a direct call of `fn` would see.
   absl::Status before_launch(const Key& key, std::uint64_t graph, cudaStream_t stream) try {
     if (!draws_.load(std::memory_order_relaxed)) return absl::OkStatus();
-    const std::lock_guard lock(mutex_);
-    const auto found = owners_.find(key);
-    if (found == owners_.end()) return absl::OkStatus();
-    const auto is_it = [&](const RecordOwner* owner) {
-      return owner->record_.graph == graph || owner->record_.graph == 0;
-    };
-    const auto owner = std::find_if(found->second.rbegin(), found->second.rend(), is_it);
-    if (owner == found->second.rend() || (*owner)->record_.draws.empty()) return absl::OkStatus();
+    std::vector<Drawn> drawn;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = owners_.find(key);
+      if (found == owners_.end()) return absl::OkStatus();
+      const auto is_it = [&](const RecordOwner* owner) {
+        return owner->record_.graph == graph || owner->record_.graph == 0;
+      };
+      const auto owner = std::find_if(found->second.rbegin(), found->second.rend(), is_it);
+      if (owner == found->second.rend()) return absl::OkStatus();
+      for (const Draws& draws : (*owner)->record_.draws) drawn.push_back(draws.advance());
+    }
+    if (drawn.empty()) return absl::OkStatus();
     const c10::cuda::CUDAStreamGuard guard(stream_of(stream));
-    for (const Draws& draws : (*owner)->record_.draws) draws.before_launch();
+    for (const Drawn& one : drawn) one.fill();  // without the lock, for which holders of Python's lock wait
     return absl::OkStatus();
   } catch (const std::exception& why) {
     return absl::InternalError(absl::StrCat("PyTorch cannot set a generator: ", text_of(why)));

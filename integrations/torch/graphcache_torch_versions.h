@@ -49,9 +49,17 @@ using c10::cuda::MemPool;
 
 using GeneratorState = c10::intrusive_ptr<at::CUDAGeneratorState>;
 
-inline void fill(const at::TensorBase& tensor, std::uint64_t value) {
-  at::Tensor(tensor).fill_(static_cast<std::int64_t>(value));
-}
+// What a launch needs of a generator.
+struct Drawn {
+  at::TensorBase seed_at, offset_at;  // what the graph reads
+  std::uint64_t seed, offset;
+
+  // Sets the values for a launch on the current stream. It may run Python code, if a TorchDispatchMode is active.
+  void fill() const {
+    at::Tensor(seed_at).fill_(static_cast<std::int64_t>(seed));
+    at::Tensor(offset_at).fill_(static_cast<std::int64_t>(offset));
+  }
+};
 
 using PoolId = decltype(std::declval<MemPool&>().id());
 
@@ -120,11 +128,11 @@ struct Draws {
         offset(drawn_from->offset_extragraph_),
         increment(drawn) {}
 
-  // Sets the generator's values for a launch on the current stream to what a direct call would see.
-  void before_launch() const {
-    fill(seed, generator->seed_);
-    fill(offset, generator->philox_offset_per_thread_);
+  // Advances the generator by a launch, and returns what a direct call would see.
+  Drawn advance() const {
+    const std::uint64_t now = generator->philox_offset_per_thread_;
     generator->philox_offset_per_thread_ += increment;
+    return {seed, offset, generator->seed_, now};
   }
 };
 
@@ -200,18 +208,12 @@ struct Draws {
   CaptureState values;  // has the tensors that the graph reads
   std::uint64_t increment;
 
-  // Sets the generator's values for a launch on the current stream to what a direct call would see.
-  void before_launch() const {
-    std::uint64_t seed = 0, offset = 0;
-    {
-      const std::lock_guard lock(generator->capture_states_mutex_);
-      seed = generator->seed_;
-      offset = generator->philox_offset_per_thread_;
-    }
-    fill(values->rng_state_seed_extragraph_, seed);
-    fill(values->rng_state_offset_extragraph_, offset);
+  // Advances the generator by a launch, and returns what a direct call would see.
+  Drawn advance() const {
     const std::lock_guard lock(generator->capture_states_mutex_);
+    const std::uint64_t now = generator->philox_offset_per_thread_;
     generator->philox_offset_per_thread_ += increment;
+    return {values->rng_state_seed_extragraph_, values->rng_state_offset_extragraph_, generator->seed_, now};
   }
 };
 
