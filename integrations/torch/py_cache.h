@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -100,7 +101,7 @@ class PyCache {
     What may_move = What::kAll;
     const absl::StatusOr<Outcome> outcome = [&] {
       const WithoutGil nogil;
-      const Inputs inputs(whole);
+      const Inputs inputs(this, whole);
       const Call fn{this, whole, key, call.fn(), call.passed(), &returned, &may_move};
       return whole.moves() ? torch().run(*whole.key, *whole.list, fn) : torch().run(*whole.key, fn);
     }();
@@ -431,11 +432,8 @@ class PyCache {
   void make_buffers(Whole& whole) const {
     if (whole.inputs.empty() || whole.movement->why_direct != nullptr) return;
     if (graphcache::torch_detail::is_inside_capture(device())) return;  // of other code, where nothing is launched
-    const auto found = records_->find(*whole.key);
-    if (found != records_->end()) {
-      whole.buffers = found->second.back()->buffers;
-      return;
-    }
+    whole.buffers = buffers_of(whole);
+    if (whole.buffers != nullptr) return;
     std::vector<at::Tensor> all;
     for (std::size_t i = 0; i < whole.inputs.size(); ++i) {
       const at::Tensor& input = whole.inputs[i];
@@ -444,17 +442,24 @@ class PyCache {
     }
     whole.buffers = std::make_shared<const std::vector<at::Tensor>>(std::move(all));
   }
-  // Copies what a run passes to its buffers, before each launch in its scope.
+  // Those that the key's graph reads, or those of this run if there is none. Needs no lock of the interpreter.
+  Buffers buffers_of(const Whole& whole) const {
+    const std::lock_guard lock(records_->mutex);
+    const auto found = records_->find(*whole.key);
+    return found != records_->end() ? found->second.back()->buffers : whole.buffers;
+  }
+  // Copies what a run passes to the buffers, before each launch in its scope.
   class Inputs {
    public:
-    explicit Inputs(const Whole& whole) {
+    Inputs(const PyCache* cache, const Whole& whole) {
       if (whole.buffers != nullptr)
-        copy_ = [&whole] {
+        copy_ = [cache, &whole] {
+          const Buffers buffers = cache->buffers_of(whole);  // another thread may have captured the key meanwhile
           std::vector<at::Tensor> from, to;
           for (std::size_t i = 0; i < whole.inputs.size(); ++i) {
             if (whole.firsts[i] != i) continue;
             from.push_back(whole.inputs[i]);
-            to.push_back((*whole.buffers)[i]);
+            to.push_back((*buffers)[i]);
           }
           const at::NoGradGuard without_gradients;
           if (std::all_of(to.begin(), to.end(), has_foreach)) {
@@ -509,8 +514,11 @@ class PyCache {
     };
     std::vector<Made> made = {};
   };
-  // The records of each key's graphs, the oldest first. A graph keeps its record, and is destroyed last.
-  using Records = std::unordered_map<Key, std::vector<Record*>>;
+  // The records of each key's graphs, the oldest first. A graph keeps its record, and is destroyed last. A thread needs
+  // the mutex and the interpreter's lock to change them, and one of the two to read them.
+  struct Records : std::unordered_map<Key, std::vector<Record*>> {
+    std::mutex mutex;
+  };
 
   // A record that a graph keeps. Called with the interpreter's lock; released without it, perhaps after the cache's
   // object is gone (~TorchCache).
@@ -535,14 +543,20 @@ class PyCache {
     };
     made->result = Changed(mark)(result.ptr());
     Record* const record = made.release();
-    (*records_)[key].push_back(record);
+    {
+      const std::lock_guard lock(records_->mutex);
+      (*records_)[key].push_back(record);
+    }
     return {record, [key, records = records_](Record* gone) {
               if (!has_interpreter()) return;
               const WithGil gil;
-              const auto found = records->find(key);
-              std::vector<Record*>& of_key = found->second;
-              of_key.erase(std::remove(of_key.begin(), of_key.end(), gone), of_key.end());
-              if (of_key.empty()) records->erase(found);
+              {
+                const std::lock_guard lock(records->mutex);
+                const auto found = records->find(key);
+                std::vector<Record*>& of_key = found->second;
+                of_key.erase(std::remove(of_key.begin(), of_key.end(), gone), of_key.end());
+                if (of_key.empty()) records->erase(found);
+              }
               delete gone;  // last, because that may run Python code
             }};
   }
@@ -608,7 +622,7 @@ class PyCache {
   // lock.
   struct Call {
     PyCache* cache;
-    const Whole& whole;
+    Whole& whole;
     const py::handle key;
     const py::object& fn;
     const Passed& passed;
@@ -642,6 +656,7 @@ class PyCache {
         for (PyObject* const one : passed) for_each_identity(one, keep);
       }
       const bool is_again = values != nullptr && cache->torch_->captures_call_again();
+      if (is_captured && whole.buffers != nullptr) whole.buffers = cache->buffers_of(whole);
       std::vector<py::object> others;
       std::vector<PyObject*> pointers;
       Passed now = passed;

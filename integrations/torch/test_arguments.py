@@ -37,6 +37,8 @@ import inspect
 import itertools
 import pickle
 import sys
+import threading
+import time
 import types
 import typing
 import unittest
@@ -1214,6 +1216,26 @@ class CopyInputsTest(Arguments):
             cache.run("f", torch.sort, x)
         del x
         self.assertEqual([ref() for ref in gone], [None] * 6)
+
+    def test_a_thread_that_waits_for_the_first_capture_of_another_one(self):
+        cache, other = new_cache(copy_inputs=True), rand(1000)
+        found, threads = [], []
+
+        def run():
+            found.append(cache.run("f", fn, other).clone())
+
+        def fn(x):
+            if torch.cuda.is_current_stream_capturing() and not threads:
+                threads.append(threading.Thread(target=run))
+                threads[0].start()
+                time.sleep(0.3)  # it has made buffers of its own then
+            return chain(x)
+
+        cache.run("f", fn, self.x)
+        threads[0].join(20)
+        self.assertTrue(same(found[0], chain(other)))
+        self.assertTrue(same(cache.run("f", fn, self.x), chain(self.x)))
+        self.assertEqual(cache.stats()["captures"], 1)
 
     def test_a_copy_that_pytorch_does_not_have(self):
         cache = new_cache(copy_inputs=True)
