@@ -455,11 +455,13 @@ class PyCache {
       if (whole.buffers != nullptr)
         copy_ = [cache, &whole] {
           const Buffers buffers = cache->buffers_of(whole);  // another thread may have captured the key meanwhile
+          // The backward() of a graph that this run has captured needs them: PyTorch must not count that as a change.
+          const bool has_captured = graphcache::torch_detail::captures_of_run > 0;
           std::vector<at::Tensor> from, to;
           for (std::size_t i = 0; i < whole.inputs.size(); ++i) {
             if (whole.firsts[i] != i) continue;
             from.push_back(whole.inputs[i]);
-            to.push_back((*buffers)[i]);
+            to.push_back(has_captured ? (*buffers)[i].variable_data() : (*buffers)[i]);
           }
           const at::NoGradGuard without_gradients;
           if (std::all_of(to.begin(), to.end(), has_foreach)) {
@@ -656,7 +658,13 @@ class PyCache {
         for (PyObject* const one : passed) for_each_identity(one, keep);
       }
       const bool is_again = values != nullptr && cache->torch_->captures_call_again();
-      if (is_captured && whole.buffers != nullptr) whole.buffers = cache->buffers_of(whole);
+      if (is_captured && !is_again && whole.buffers != nullptr) {
+        whole.buffers = cache->buffers_of(whole);
+        // What an earlier graph's backward() needs is no longer there.
+        for (const at::Tensor& one : *whole.buffers) {
+          if (!one.is_inference()) one.unsafeGetTensorImpl()->bump_version();
+        }
+      }
       std::vector<py::object> others;
       std::vector<PyObject*> pointers;
       Passed now = passed;

@@ -1237,6 +1237,21 @@ class CopyInputsTest(Arguments):
         self.assertTrue(same(cache.run("f", fn, self.x), chain(self.x)))
         self.assertEqual(cache.stats()["captures"], 1)
 
+    def test_a_backward_behind_the_run_that_captures(self):
+        for pools in ("shared", "one_per_key"):
+            for capture_after in (0, 1):
+                cache = new_cache(copy_inputs=True, pools=pools, capture_after=capture_after)
+                w = rand(1000).requires_grad_()
+                fn = lambda x: (x * w).sum()
+                for i in range(1 + capture_after):
+                    x = rand(1000)
+                    found = cache.run("f", fn, x)
+                    self.assertTrue(same(torch.autograd.grad(found, w, retain_graph=True), (x,)))
+                cache.run("f", fn, rand(1000))
+                with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+                    found.backward()
+                self.assertEqual(cache.stats()["captures"], 1)
+
     def test_a_copy_that_pytorch_does_not_have(self):
         cache = new_cache(copy_inputs=True)
         x = torch.zeros(64, 200, dtype=torch.uint8, device="cuda").view(torch.uint4)[:, ::2]
