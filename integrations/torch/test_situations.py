@@ -291,6 +291,29 @@ else:
     assert os.waitstatus_to_exitcode(os.wait()[1]) == 0"""
         self.assertEqual(run_python(program), "[6.0, 6.0]")
 
+    def test_a_mode_that_waits_in_a_replay_that_draws(self):
+        program = PROGRAM + """
+from torch.utils._python_dispatch import TorchDispatchMode
+cache, other = graphcache_torch.Cache(), x * 2
+threads, found = [], []
+def draw(x):
+    return x + torch.rand_like(x)
+class Waits(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.fill_.Scalar and not threads:
+            threads.append(threading.Thread(target=lambda: found.append(cache.run("chain", chain, other))))
+            threads[0].start()
+            threads[0].join()
+        return func(*args, **(kwargs or {}))
+for _ in range(3):
+    cache.run("draw", draw, x)
+cache.run("chain", chain, x)
+with Waits():
+    cache.run("draw", draw, x)
+assert torch.equal(found[0], chain(other))
+print("right")"""
+        self.assertEqual(run_python(program), "right")
+
     def test_a_daemon_thread_at_exit(self):
         """Operators of PyTorch end the process themselves there, so fn is called rarely, and waits in Python."""
         for pools in ("shared", "one_per_key"):
