@@ -6,6 +6,7 @@
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
+#include <ATen/record_function.h>
 #include <absl/cleanup/cleanup.h>
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
@@ -134,6 +135,32 @@ inline unsigned forks() {
 // Releases the record's memory once this thread's capture is over.
 inline void release_later(Record record);
 
+// While it exists, this thread's operators leave autocast's table of casts alone, which is one for all threads: weights
+// that are cast in a capture are in its memory, and weights cast elsewhere are not computed in it. Regions in `fn` may
+// switch the table on, so each operator switches it off for itself, also in the threads of a backward().
+class WithoutCasts {
+ public:
+  WithoutCasts() {
+    const auto each = at::RecordFunctionCallback(&switch_off).scopes({at::RecordScope::FUNCTION});
+    handle_ = at::addThreadLocalCallback(each);
+  }
+  ~WithoutCasts() { at::removeCallback(handle_); }
+  WithoutCasts(const WithoutCasts&) = delete;
+  WithoutCasts& operator=(const WithoutCasts&) = delete;
+
+ private:
+  struct SwitchedOff : at::ObserverContext {
+    ~SwitchedOff() override { at::autocast::set_autocast_cache_enabled(true); }
+  };
+  static std::unique_ptr<at::ObserverContext> switch_off(const at::RecordFunction&) {
+    if (!at::autocast::is_autocast_cache_enabled()) return nullptr;
+    at::autocast::set_autocast_cache_enabled(false);
+    return std::make_unique<SwitchedOff>();
+  }
+
+  at::CallbackHandle handle_;
+};
+
 // The state of one cache.
 class State : public std::enable_shared_from_this<State> {
  public:
@@ -175,11 +202,7 @@ class State : public std::enable_shared_from_this<State> {
     capture_mutex().lock();
     capturing = this;
     pending_.key = key;
-    // Weights that are cast in a capture are in its memory, and weights cast before it are not computed in it. Regions
-    // in `fn` may switch their cache on again.
-    pending_.caches_casts = at::autocast::is_autocast_cache_enabled();
-    at::autocast::set_autocast_cache_enabled(false);
-    at::autocast::clear_cache();
+    pending_.without_casts = std::make_unique<WithoutCasts>();
     pending_.stream = stream;
     pending_.shares_memory = shares_memory(key);
     // A second recording of one run shows which arguments are addresses of temporaries: it has them elsewhere.
@@ -242,7 +265,6 @@ class State : public std::enable_shared_from_this<State> {
   // To be called once `fn` has returned. Throws if it has left tensors in memory that other keys use for temporaries,
   // and sets `must_capture_again` then.
   void check_what_is_left(bool* must_capture_again) {
-    at::autocast::clear_cache();
     if (pending_.record.pool != pool_) return;
     const PoolMemory memory(*pool_);
     std::size_t bytes = 0;
@@ -432,8 +454,6 @@ class State : public std::enable_shared_from_this<State> {
       capturing = nullptr;
       capture_mutex().unlock();
     };
-    at::autocast::clear_cache();
-    at::autocast::set_autocast_cache_enabled(pending_.caches_casts);
     generators_.end_capture(&pending_.record.draws);
     if (std::exchange(pending_.is_marked, false)) end_allocator_capture(device_);
     if (std::exchange(pending_.has_workspaces, false)) {
@@ -461,7 +481,7 @@ class State : public std::enable_shared_from_this<State> {
     bool is_elsewhere = false;                     // whether the capture cannot allocate from its pool
     std::shared_ptr<Pool> allocating;              // pool that the capture allocates from now
     bool is_marked = false;                        // whether the allocator was told of the capture
-    bool caches_casts = true;                      // previous setting of autocast
+    std::unique_ptr<WithoutCasts> without_casts;   // while the capture lasts
     Record record;
     std::weak_ptr<RecordOwner> owner;  // of the record, once the graph is kept
   };

@@ -234,6 +234,49 @@ except RuntimeError as why:
                     layer.weight.mul_(1.5)
             self.assertGreater(cache.stats()["replayed"], 3)
 
+    def test_a_region_of_fn_and_one_of_another_thread(self):
+        x, stream = torch.full((1000,), -2.0, device="cuda"), torch.cuda.Stream()
+        for casts_first in (True, False):
+            weight = torch.nn.Parameter(torch.full((1,), 0.5, device="cuda"))
+            mine, others = [torch.autocast("cuda", dtype=torch.bfloat16) for _ in range(2)]
+            has_cast, may_end = threading.Event(), threading.Event()
+            threads, found = [], []
+
+            def cast():
+                with torch.cuda.stream(stream), torch.no_grad(), others:
+                    found.append(torch.prelu(x, weight))
+                    stream.synchronize()
+                    has_cast.set()
+                    may_end.wait(20)
+
+            def cast_meanwhile():
+                if torch.cuda.is_current_stream_capturing() and not threads:
+                    threads.append(threading.Thread(target=cast))
+                    threads[0].start()
+                    has_cast.wait(20)
+
+            def fn(x):
+                with mine:
+                    if casts_first:
+                        cast_meanwhile()
+                    y = torch.prelu(x, weight)
+                    if not casts_first:
+                        cast_meanwhile()
+                may_end.set()
+                return y
+
+            cache = new_cache()
+            with torch.no_grad():
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    torch.prelu(x, weight)  # loads the kernels
+                torch.cuda.synchronize()
+                for i in range(3):
+                    self.equal(cache.run("f", fn, x).float(), x * weight)
+                    weight.mul_(2)
+            threads[0].join()
+            self.equal(found[0].float(), x * 0.5)
+            self.assertEqual(cache.stats()["eager"], 0)
+
     def test_a_result_that_contains_itself_is_direct(self):
         def fn(x):
             node = {"x": x * 2, "children": [x * 3]}
