@@ -158,6 +158,7 @@ class WithoutCasts {
     return std::make_unique<SwitchedOff>();
   }
 
+  const at::RecordFunctionGuard with_callbacks_;  // also where the program has none
   at::CallbackHandle handle_;
 };
 
