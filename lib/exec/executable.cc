@@ -46,13 +46,53 @@ bool may_be_pageable(const void* memory) {
   return attributes.is_pageable() || attributes.query.error != cudaSuccess;
 }
 
+constexpr const char *kSetsCopy = "cudaGraphExecMemcpyNodeSetParams1D", *kSetsSet = "cudaGraphExecMemsetNodeSetParams";
+
+struct Copy {
+  void* dst;
+  const void* src;
+  std::size_t bytes;
+  cudaMemcpyKind kind;
+};
+
+// The parameters of a copy or set. CUDA does not accept 0 bytes (header: "Zero-length operations are not supported"),
+// so the node gets one byte of scratch memory instead.
+CallResult take(Slots& slots, const SlotNode& node, DeviceMemory& memory, Copy* out) {
+  const cudaMemcpy3DParms& copy = slots.as<cudaMemcpy3DParms>(node);
+  *out = {copy.dstPtr.ptr, copy.srcPtr.ptr, copy.extent.width, copy.kind};
+  if (out->bytes > kMostBytes) return {kSetsCopy, cudaErrorInvalidValue, /*latches=*/false};
+  if (out->bytes == 0) {
+    unsigned char *to = nullptr, *from = nullptr;
+    if (const CallResult made = memory.scratch(node.dst_device, &to); made.error != cudaSuccess) return made;
+    if (const CallResult made = memory.scratch(node.src_device, &from); made.error != cudaSuccess) return made;
+    *out = {to, from + 1, 1, copy.kind};
+  } else if ((node.dst_must_stay && may_be_pageable(out->dst)) || (node.src_must_stay && may_be_pageable(out->src))) {
+    // The call would succeed, and the launch would destroy the context (docs/semantics.md).
+    return {kSetsCopy, cudaErrorInvalidValue, /*latches=*/false};
+  }
+  return {};
+}
+
+CallResult take(Slots& slots, const SlotNode& node, DeviceMemory& memory, cudaMemsetParams* out) {
+  *out = slots.as<cudaMemsetParams>(node);
+  if (out->width > kMostBytes) return {kSetsSet, cudaErrorInvalidValue, /*latches=*/false};
+  if (out->elementSize == 1) out->value = static_cast<unsigned char>(out->value);
+  if (out->width == 0) {
+    unsigned char* dst = nullptr;
+    if (const CallResult made = memory.scratch(node.dst_device, &dst); made.error != cudaSuccess) return made;
+    out->dst = dst;
+    out->width = 1;
+  }
+  return {};
+}
+
 }  // namespace
 
 cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Content> content, unsigned long long flags,
                                     DeviceMemory& memory, std::unique_ptr<Executable>* out) {
   // Allocated first, because this may throw.
   std::unique_ptr<Executable> executable(new Executable(memory));
-  executable->hold(std::move(content));
+  executable->hold(std::move(content), base.values);
   const cudaError_t error = graphcache::instantiate(base.graph, flags, &executable->exec_);
   if (error != cudaSuccess) return error;
   executable->base_ = std::exchange(base, {});
@@ -60,23 +100,17 @@ cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Conten
   return cudaSuccess;
 }
 
-// Sets the shadow to the content as captured.
-void Executable::hold(std::shared_ptr<const Content> content) {
+// Sets the shadow to the content as captured, except copies and sets if their graph has these values.
+void Executable::hold(std::shared_ptr<const Content> content, absl::Span<const unsigned char> of_graph) {
   if (kept_ != nullptr) formers_.push_back(std::move(kept_));
   content_ = std::move(content);
   kept_ = content_->kept.lock();
   slots_ = content_->slots;
   values_ = content_->values;
-}
-
-// Writes the run's values into the node's fields. Returns true if any byte changed.
-bool Executable::update_fields(const SlotNode& node, const unsigned char* values) {
-  bool changed = false;
-  for (std::uint32_t i = 0; i < node.binding_count; ++i) {
-    const Binding& binding = slots_.bindings[node.first_binding + i];
-    changed |= binding.write(values, slots_.fields.data() + binding.target);
+  is_of_values_ = of_graph.empty();
+  for (const SlotNode& node : slots_.nodes) {
+    if (!is_of_values_ && node.type != cudaGraphNodeTypeKernel) slots_.update_fields(node, of_graph.data());
   }
-  return changed;
 }
 
 CallResult Executable::patch(const detail::Call& call, std::size_t* patched_nodes) {
@@ -84,15 +118,47 @@ CallResult Executable::patch(const detail::Call& call, std::size_t* patched_node
     const CallResult result = patch_node(node, call, patched_nodes);
     if (result.error != cudaSuccess) return result;
   }
-  values_.assign(call.values, call.values + call.values_size);
+  take_values(call);
   return {};
 }
 
 CallResult Executable::patch_node(const SlotNode& node, const detail::Call& call, std::size_t* patched_nodes) {
-  if (!update_fields(node, call.values)) return {};
+  if (!slots_.update_fields(node, call.values)) return {};
   const CallResult result = set_node(node);
   if (result.error == cudaSuccess) ++*patched_nodes;
   return result;
+}
+
+CallResult Executable::renew(Template* graph, const Content& content, const detail::Call& call, DeviceMemory& memory,
+                             bool* is_whole) {
+  *is_whole = true;
+  const std::vector<unsigned char>& has = graph->values.empty() ? content.values : graph->values;
+  const auto is_kernel = [](const SlotNode& node) { return node.type == cudaGraphNodeTypeKernel; };
+  std::vector<unsigned char> values(call.values, call.values + call.values_size);
+  if (has == values || std::ranges::all_of(content.slots.nodes, is_kernel)) return {};
+  const RelaxedCaptureMode relaxed;
+  Slots slots = content.slots;
+  for (const bool sets : {false, true}) {  // First it looks whether the values are fit.
+    for (const SlotNode& node : slots.nodes) {
+      if (is_kernel(node)) continue;
+      slots.update_fields(node, call.values);
+      const cudaGraphNode_t at = graph->nodes[node.index];
+      Copy copy;
+      cudaMemsetParams set;
+      const bool is_copy = node.type == cudaGraphNodeTypeMemcpy;
+      CallResult done = is_copy ? take(slots, node, memory, &copy) : take(slots, node, memory, &set);
+      if (sets && done.error == cudaSuccess && is_copy) {
+        done = {"cudaGraphMemcpyNodeSetParams1D",
+                cudaGraphMemcpyNodeSetParams1D(at, copy.dst, copy.src, copy.bytes, copy.kind)};
+      } else if (sets && done.error == cudaSuccess) {
+        done = {"cudaGraphMemsetNodeSetParams", cudaGraphMemsetNodeSetParams(at, &set)};
+      }
+      *is_whole = !sets || done.error == cudaSuccess;
+      if (done.error != cudaSuccess) return done;
+    }
+  }
+  graph->values = std::move(values);
+  return {};
 }
 
 BroughtOver Executable::bring_over(const Template& graph, std::shared_ptr<const Content> to, const detail::Call& call) {
@@ -110,7 +176,7 @@ BroughtOver Executable::bring_over(const Template& graph, std::shared_ptr<const 
     return brought;
   }
   brought.updated = true;
-  hold(std::move(to));
+  hold(std::move(to), graph.values);
   brought.result = patch(call, &brought.patched_nodes);
   return brought;
 }
@@ -149,41 +215,17 @@ CallResult Executable::set_kernel(const SlotNode& node) {
   return set_kernel(base_.nodes[node.index], params);
 }
 
-// CUDA does not accept a copy or set of 0 bytes as a node's parameters (header: "Zero-length operations are not
-// supported"), so the node gets one byte of scratch memory instead.
 CallResult Executable::set_memcpy(const SlotNode& node) {
-  constexpr const char* kCall = "cudaGraphExecMemcpyNodeSetParams1D";
-  const cudaMemcpy3DParms& copy = slots_.as<cudaMemcpy3DParms>(node);
-  void* dst = copy.dstPtr.ptr;
-  const void* src = copy.srcPtr.ptr;
-  std::size_t bytes = copy.extent.width;
-  if (bytes > kMostBytes) return {kCall, cudaErrorInvalidValue, /*latches=*/false};
-  if (bytes == 0) {
-    unsigned char *to = nullptr, *from = nullptr;
-    if (const CallResult made = memory_.scratch(node.dst_device, &to); made.error != cudaSuccess) return made;
-    if (const CallResult made = memory_.scratch(node.src_device, &from); made.error != cudaSuccess) return made;
-    dst = to;
-    src = from + 1;
-    bytes = 1;
-  } else if ((node.dst_must_stay && may_be_pageable(dst)) || (node.src_must_stay && may_be_pageable(src))) {
-    // The call would succeed, and the launch would destroy the context (docs/semantics.md).
-    return {kCall, cudaErrorInvalidValue, /*latches=*/false};
-  }
-  return {kCall, cudaGraphExecMemcpyNodeSetParams1D(exec_.get(), base_.nodes[node.index], dst, src, bytes, copy.kind)};
+  Copy copy;
+  if (const CallResult taken = take(slots_, node, memory_, &copy); taken.error != cudaSuccess) return taken;
+  return {kSetsCopy, cudaGraphExecMemcpyNodeSetParams1D(exec_.get(), base_.nodes[node.index], copy.dst, copy.src,
+                                                        copy.bytes, copy.kind)};
 }
 
 CallResult Executable::set_memset(const SlotNode& node) {
-  constexpr const char* kCall = "cudaGraphExecMemsetNodeSetParams";
-  cudaMemsetParams params = slots_.as<cudaMemsetParams>(node);
-  if (params.width > kMostBytes) return {kCall, cudaErrorInvalidValue, /*latches=*/false};
-  if (params.elementSize == 1) params.value = static_cast<unsigned char>(params.value);
-  if (params.width == 0) {
-    unsigned char* dst = nullptr;
-    if (const CallResult made = memory_.scratch(node.dst_device, &dst); made.error != cudaSuccess) return made;
-    params.dst = dst;
-    params.width = 1;
-  }
-  return {kCall, cudaGraphExecMemsetNodeSetParams(exec_.get(), base_.nodes[node.index], &params)};
+  cudaMemsetParams set;
+  if (const CallResult taken = take(slots_, node, memory_, &set); taken.error != cudaSuccess) return taken;
+  return {kSetsSet, cudaGraphExecMemsetNodeSetParams(exec_.get(), base_.nodes[node.index], &set)};
 }
 
 CallResult Executable::launch(const LaunchStream& stream) {

@@ -1,6 +1,7 @@
 // An executable and what it holds: changing its values, bringing it over to a sibling's graph, and launching it.
 #pragma once
 
+#include <absl/types/span.h>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -52,7 +53,8 @@ class Executable {
   // The error of a device-side update in a launch that has run with wrong values. Each error is returned once.
   cudaError_t take_device_error();
   bool holds(const detail::Call& call) const {
-    if (values_.size() != call.values_size) return false;  // Lists of one entry may have several sizes.
+    // Lists of one entry may have several sizes.
+    if (!is_of_values_ || values_.size() != call.values_size) return false;
     return call.values_size == 0 || std::memcmp(values_.data(), call.values, call.values_size) == 0;
   }
 
@@ -60,6 +62,11 @@ class Executable {
   // compared as bytes. Only later launches are affected (fact 14). After an error some nodes hold new values and some
   // old ones, and the executable must not be launched again. REQUIRES: has_context(), here and below.
   virtual CallResult patch(const detail::Call& call, std::size_t* patched_nodes);
+
+  // Gives copies and sets of a graph the call's values. Memory of the former ones may be freed, and an instantiation of
+  // such a graph, or an update from it, may crash (docs/semantics.md). After a failure, the graph may not be whole.
+  static CallResult renew(Template* graph, const Content& content, const detail::Call& call, DeviceMemory& memory,
+                          bool* is_whole);
 
   // Updates a plain executable to a sibling's content, whose graph this is, and to the call's values. After a failure
   // that is no refusal it must not be launched again.
@@ -89,9 +96,12 @@ class Executable {
 
   explicit Executable(DeviceMemory& memory) : memory_(memory) {}
 
-  void hold(std::shared_ptr<const Content> content);
+  void hold(std::shared_ptr<const Content> content, absl::Span<const unsigned char> of_graph = {});
+  void take_values(const detail::Call& call) {
+    values_.assign(call.values, call.values + call.values_size);
+    is_of_values_ = true;
+  }
   CallResult patch_node(const SlotNode& node, const detail::Call& call, std::size_t* patched_nodes);
-  bool update_fields(const SlotNode& node, const unsigned char* values);
   CallResult set_node(const SlotNode& node);
   CallResult set_kernel(cudaGraphNode_t node, const CUDA_KERNEL_NODE_PARAMS& params);
 
@@ -111,6 +121,7 @@ class Executable {
   // The content's slots with fields made from `values_`, except those that an updater node writes.
   Slots slots_;
   std::vector<unsigned char> values_;
+  bool is_of_values_ = true;  // If not, copies and sets have other values: those of their graph.
 
  private:
   CallResult set_kernel(const SlotNode& node);

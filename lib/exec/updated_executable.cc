@@ -162,7 +162,7 @@ std::size_t UpdatedExecutable::estimated_device_bytes(const Content& content) {
 CallResult UpdatedExecutable::instantiate(Template& from, std::shared_ptr<const Content> content, bool with_table,
                                           unsigned long long flags, Device& device, std::unique_ptr<Executable>* out) {
   std::unique_ptr<UpdatedExecutable> executable(new UpdatedExecutable(device));
-  executable->hold(std::move(content));
+  executable->hold(std::move(content), from.values);
   Template& base = executable->base_;
   CallResult done = from.clone(&base);
   if (done.error == cudaSuccess) done = executable->add_updater_node(device, with_table);
@@ -384,7 +384,7 @@ CallResult UpdatedExecutable::patch(const detail::Call& call, std::size_t* patch
     if (++parameter().token == 0) parameter().token = 1;  // 0 stands in a new plan: the first launch writes nothing.
     if (const CallResult set = set_kernel(node_, node_params_); set.error != cudaSuccess) return set;
   }
-  values_.assign(call.values, call.values + call.values_size);
+  take_values(call);
   return {};
 }
 
@@ -395,7 +395,7 @@ BroughtOver UpdatedExecutable::switch_set(std::shared_ptr<const Content> to, con
   // Nodes that only the host sets: their captured parameters may differ as well.
   for (const std::uint32_t i : others_) {
     const SlotNode& node = slots_.nodes[i];
-    update_fields(node, call.values);
+    slots_.update_fields(node, call.values);
     if (std::memcmp(before.fields.data() + node.fields, slots_.fields.data() + node.fields, node.fields_size) == 0)
       continue;
     brought.result = set_node(node);

@@ -190,7 +190,7 @@ class Comparison {
       if (kept[i].name != now[i].name) {
         return absl::StrCat(was_and_is(absl::StrCat("part ", i), kept[i].name, now[i].name), "; ", cure_);
       }
-      const Template of_kept{{}, kept[i].nodes, {}, {}}, of_now{{}, now[i].nodes, {}, {}};
+      const Template of_kept{{}, kept[i].nodes, {}, {}, {}}, of_now{{}, now[i].nodes, {}, {}, {}};
       Comparison inside({of_kept, kept_.content}, {of_now, now_.content}, {});
       inside.kept_.own = kept_.own;
       inside.now_.own = now_.own;

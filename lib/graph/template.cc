@@ -44,6 +44,15 @@ CallResult list_nodes(cudaGraph_t graph, std::vector<cudaGraphNode_t>* nodes) {
   return {"cudaGraphGetNodes", error};
 }
 
+bool Slots::update_fields(const SlotNode& node, const unsigned char* values) {
+  bool changed = false;
+  for (std::uint32_t i = 0; i < node.binding_count; ++i) {
+    const Binding& binding = bindings[node.first_binding + i];
+    changed |= binding.write(values, fields.data() + binding.target);
+  }
+  return changed;
+}
+
 SlotNode Slots::begin(std::size_t fields_size) {
   const SlotNode none;
   const SlotNode& last = nodes.empty() ? none : nodes.back();
@@ -81,6 +90,7 @@ CallResult Template::order_sinks() {
 
 CallResult Template::clone(Template* out) {
   Template copy;
+  copy.values = values;
   if (const cudaError_t error = graphcache::clone(graph, &copy.graph); error != cudaSuccess) {
     return {"cudaGraphClone", error};
   }

@@ -123,6 +123,8 @@ struct Slots {
   Fields& as(const SlotNode& node) {
     return *reinterpret_cast<Fields*>(fields.data() + node.fields);
   }
+  // Writes the values into the node's fields. Returns true if any byte changed.
+  bool update_fields(const SlotNode& node, const unsigned char* values);
   // The binding at this place of the node's fields, or null. The node may be null.
   const Binding* binding(const SlotNode* node, std::size_t field) const {
     for (std::uint32_t i = 0; node != nullptr && i < node->binding_count; ++i) {
@@ -224,6 +226,8 @@ struct Template {
   std::vector<cudaGraphNode_t> nodes;
   std::vector<InnerNodes> inner;       // In the order of recording. A graph with conditional nodes cannot be cloned.
   std::vector<std::uint64_t> handles;  // Numbers in arguments that each recording gets for itself.
+  // The values of slots that its copies and sets have, if these are not the content's.
+  std::vector<unsigned char> values;
 
   bool empty() const { return graph.get() == nullptr; }
   CallResult list_nodes() { return graphcache::list_nodes(graph.get(), &nodes); }

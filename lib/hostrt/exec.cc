@@ -19,6 +19,14 @@
 
 namespace graphcache::hostrt {
 
+bool has_its_memory(State& state, const NodeParams& params) {
+  if (const auto* fill = std::get_if<FillParams>(&params)) return !is_freed(state, fill->destination);
+  const auto* copy = std::get_if<CopyParams>(&params);
+  if (copy == nullptr || (!is_freed(state, copy->destination) && !is_freed(state, copy->source))) return true;
+  report_misuse(state, state.endings.here, "an executable gets a copy of freed memory, where the driver may crash");
+  return false;
+}
+
 namespace {
 
 std::optional<std::size_t> find_position(const Program& program, const Node& node) {
@@ -117,7 +125,7 @@ std::vector<std::uint32_t> execution_order(const Graph& graph) {
   return order;
 }
 
-// Returns null if the graph cannot be executed: its edges form a cycle, or it fills pageable memory.
+// Returns null if the graph cannot be executed: its edges form a cycle, or it fills pageable or freed memory.
 std::shared_ptr<Program> make_program(State& state, const Graph& graph, const std::shared_ptr<DeviceNodes>& nodes) {
   auto program = std::make_shared<Program>();
   program->device_nodes = nodes;
@@ -128,6 +136,7 @@ std::shared_ptr<Program> make_program(State& state, const Graph& graph, const st
   for (const Node* node : graph.nodes) {
     const auto* fill = std::get_if<FillParams>(&node->params);
     if (fill != nullptr && is_pageable(state, fill->destination)) return nullptr;
+    if (!has_its_memory(state, node->params)) return nullptr;
     ProgramNode& twin = program->nodes.emplace_back();
     twin.base_node = node->handle;
     twin.params = node->params;

@@ -36,6 +36,10 @@ cudaError_t patch_kernel(const Call& call, cudaGraphExec_t handle, cudaGraphNode
 // Whether the graph has an executable and may have no second one.
 bool has_only_executable(const State& state, cudaGraph_t graph);
 
+// Whether the memory of a copy or fill was not freed. Else no executable can be made or updated with it: the driver
+// refuses a fill, and crashes or hangs at a copy, which is a misuse.
+bool has_its_memory(State& state, const NodeParams& params);
+
 // Counts the nodes of child graphs as well.
 std::size_t node_count(const Program& program);
 

@@ -164,6 +164,8 @@ Refusal make_plan(const Program& program, const Graph& graph, unsigned long long
             make_plan(*conditional->programs[i], *other.bodies[i], flags, &plan->inner.emplace_back());
         if (refusal.result != cudaGraphExecUpdateSuccess) return refusal;
       }
+    } else if (!has_its_memory(state(), node->params)) {
+      return {cudaGraphExecUpdateError, node, nullptr};
     } else if (const auto result = compare(mine, node->params, flags); result != cudaGraphExecUpdateSuccess) {
       return {result, node, nullptr};
     }

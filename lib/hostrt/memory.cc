@@ -208,6 +208,11 @@ bool is_pageable(const State& state, const void* address) {
   return memory_kind(state, address) == MemoryKind::kPageable;
 }
 
+bool is_freed(const State& state, const void* address) {
+  return find_allocation(state.quarantine.blocks(), address) != nullptr && find_pinned(state, address) == nullptr &&
+         find_allocation(state.device_memory, address) == nullptr;
+}
+
 }  // namespace graphcache::hostrt
 
 using namespace graphcache::hostrt;

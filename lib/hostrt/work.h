@@ -43,6 +43,7 @@ cudaError_t execute(State& state, const NodeParams& params);
 // quarantine.
 MemoryKind memory_kind(const State& state, const void* address);
 bool is_pageable(const State& state, const void* address);
+bool is_freed(const State& state, const void* address);  // As long as the quarantine has it.
 
 // Calls enqueue(), or adds a node if the stream is capturing.
 cudaError_t submit(const Call& call, Stream& stream, NodeParams params);

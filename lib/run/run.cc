@@ -193,6 +193,9 @@ absl::Status Run::capture_template() {
 
 // Gets an executable for the entry, which has a template, and launches it.
 absl::StatusOr<Outcome> Run::bring_back(Outcome by_sibling, Outcome by_own) {
+  bool is_whole = true;
+  const CallResult renewed = Executable::renew(&own().graph, *own().content, call_, *core_.device->memory, &is_whole);
+  if (renewed.error != cudaSuccess) return replay_failed(renewed, EagerReason::kRefused, /*is_unfit=*/!is_whole);
   if (absl::Status lost = find_family(); !lost.ok()) return failed(std::move(lost));
   bool is_own = false;
   std::optional<CallResult> got;
@@ -336,12 +339,16 @@ absl::Status Run::warm() try {
   }
   entry_->retry.at_once();
   if (executable() != nullptr) return absl::OkStatus();
-  if (absl::Status lost = find_family(); !lost.ok()) return failed(std::move(lost));
-  Held lender(nullptr, {core_});
-  std::optional<Plan> plan = decide(lender, {}, /*may_evict=*/false);
-  if (!plan) return warm_set(lender);
-  if (plan->action == Plan::Action::kDirect) return absl::OkStatus();
-  CallResult result = buy(*plan, /*may_evict=*/false);
+  bool is_whole = true;
+  CallResult result = Executable::renew(&own().graph, *own().content, call_, *core_.device->memory, &is_whole);
+  if (result.error == cudaSuccess) {
+    if (absl::Status lost = find_family(); !lost.ok()) return failed(std::move(lost));
+    Held lender(nullptr, {core_});
+    std::optional<Plan> plan = decide(lender, {}, /*may_evict=*/false);
+    if (!plan) return warm_set(lender);
+    if (plan->action == Plan::Action::kDirect) return absl::OkStatus();
+    result = buy(*plan, /*may_evict=*/false);
+  }
   if (result.error == cudaSuccess) {
     Operation upload(core_, EventKind::kUpload, *entry_, &Stats::first_launch_time);
     const RelaxedCaptureMode relaxed;
@@ -351,7 +358,7 @@ absl::Status Run::warm() try {
     upload.done(result);
   }
   if (result.error == cudaSuccess) return absl::OkStatus();
-  if (!is_fatal(result.error)) core_.give_up(*entry_, Loss::kFailed);
+  if (!is_fatal(result.error)) core_.give_up(*entry_, Loss::kFailed, /*and_template=*/!is_whole);
   return failed(cuda_failure(result.call, result.error));
 } catch (...) {
   return threw();

@@ -41,6 +41,66 @@ TEST_F(RecorderTest, CopiesFollowEachRun) {
   }
 }
 
+// The driver refuses an executable with a set of freed memory, and may crash at a copy. So a key that gets an
+// executable again must not bring the memory of earlier runs into it.
+TEST_F(RecorderTest, MemoryOfEarlierRunsMayBeFreed) {
+  const auto run = [&](Cache& in, int which, float* memory, float v, bool by_values) {
+    const auto bias = static_cast<float>(100 * which);
+    const Key of = key("freed", which, by_values);
+    if (!by_values) {
+      return in.run(of, stream, params(memory, v), [&, bias](Recorder& rec, Slot<float*> to, Slot<float> add_to) {
+        rec.memset(to, 0, data.bytes());
+        rec.launch(add, {kGrid, kBlock}, to, kSize, add_to);
+        rec.memcpy(data.get(), to, data.bytes());
+        rec.launch(add, {kGrid, kBlock}, data.get(), kSize, bias);
+      });
+    }
+    return in.run(of, stream, values(memory, v), [&, bias](cudaStream_t on, float* to, float add_to) {
+      CUDA_OK(cudaMemsetAsync(to, 0, data.bytes(), on));
+      CUDA_OK(launch(add, kGrid, kBlock, on, to, kSize, add_to));
+      CUDA_OK(cudaMemcpyAsync(data.get(), to, data.bytes(), cudaMemcpyDeviceToDevice, on));
+      return launch(add, kGrid, kBlock, on, data.get(), kSize, bias);
+    });
+  };
+  for (const Sharing sharing : {Sharing::kNever, Sharing::kUpdates, Sharing::kTable}) {
+    for (const bool by_values : {false, true}) {
+      SCOPED_TRACE(testing::Message() << static_cast<int>(sharing) << by_values);
+      Cache small(forced(sharing, {.max_executables = 1}));
+      for (int i = 0; i < 24; ++i) {
+        DeviceBuffer<float> memory(kSize);
+        const auto v = static_cast<float>(2 + i / 3);
+        EXPECT_SUCCESS(run(small, i % 2, memory.get(), v, by_values));
+        EXPECT_EQ(data.read(), std::vector<float>(kSize, v + static_cast<float>(100 * (i % 2))));
+      }
+      EXPECT_EQ(small.stats().outcome(Outcome::kEager), 0u);
+      EXPECT_EQ(small.stats().captures, by_values ? small.stats().value_captures + 2 : 2u);
+    }
+  }
+}
+
+// An executable that warm() has made holds the values of warm() in some nodes, and those of the capture in others.
+TEST_F(RecorderTest, ARunBehindAWarmWithOtherValuesHasItsOwn) {
+  Cache small(unshared(1));
+  const auto fn = [&](Recorder& rec, Slot<int> byte, Slot<int> n) {
+    rec.memset(data.get(), byte, n);
+    rec.launch(add, {kGrid, kBlock}, data.get(), n, 1);
+  };
+  const auto run = [&](const char* which, int byte, int n) {
+    return small.run(key(which), stream, params(byte, n), fn);
+  };
+  EXPECT_RUN(kInstantiated, run("a", 0, 64));
+  EXPECT_RUN(kInstantiated, run("b", 0, 0));
+  EXPECT_TRUE(small.erase(key("b")));
+  EXPECT_SUCCESS(small.warm(key("a"), stream, params(1, 32), fn));
+  EXPECT_EQ(small.stats().captures, 2u);
+  data.write(std::vector<float>(kSize, 5));
+  EXPECT_SUCCESS(run("a", 0, 64));
+  std::vector<float> wanted(kSize, 5);
+  std::fill_n(wanted.begin(), 16, 0.0f);
+  for (int i = 0; i < 64; ++i) wanted[static_cast<std::size_t>(i)] += 1;
+  EXPECT_EQ(data.read(), wanted);
+}
+
 TEST_F(RecorderTest, CopiesFromAndToTheHostFollowEachRun) {
   std::vector<float> from[2] = {std::vector<float>(kSize, 5), std::vector<float>(kSize, 6)};
   std::vector<float> to[2] = {std::vector<float>(kSize), std::vector<float>(kSize)};

@@ -27,6 +27,24 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::StartsWith;
 
+// ---- Freed memory ----
+
+TEST_F(HostrtMisuse, AnExecutableWithACopyOfFreedMemory) {
+  void *freed = nullptr, *other = nullptr;
+  OK(cudaMalloc(&freed, 64));
+  OK(cudaMalloc(&other, 64));
+  const cudaGraph_t graph = capture([&] { OK(cudaMemcpyAsync(other, freed, 4, cudaMemcpyDefault, stream_)); });
+  const cudaGraphExec_t executable = instantiate(graph);
+  OK(cudaFree(freed));
+  GIVES(cudaErrorInvalidValue, instantiation_error(graph));
+  expect_misuse(HasSubstr("an executable gets a copy of freed memory"));
+  cudaGraphExecUpdateResultInfo info = {};
+  GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(executable, graph, &info));
+  EXPECT_EQ(cudaGraphExecUpdateError, info.result);
+  expect_misuse(HasSubstr("an executable gets a copy of freed memory"));
+  OK(cudaFree(other));
+}
+
 // ---- Places ----
 
 TEST_F(HostrtMisuse, AStaleHandleNamesBothPlaces) {

@@ -123,6 +123,40 @@ TEST_F(Fact13, CopiesAndFillsCanBePatched) {
   EXPECT_EQ(42, run(executable));
 }
 
+// Of copies the driver crashes or hangs in the same place, so that only a set of the node before can be tried.
+TEST_F(Fact13, AGraphWithFreedMemoryMakesNoExecutableUntilItsNodeIsSet) {
+  void* freed = nullptr;
+  OK(cudaMalloc(&freed, 1 << 20));
+  const cudaGraph_t sets = capture([&] {
+    OK(put(5, stream_));
+    OK(cudaMemsetAsync(freed, 1, 4, stream_));
+  });
+  const cudaGraph_t copies = capture([&] {
+    OK(put(6, stream_));
+    OK(cudaMemcpyAsync(device_ + 1, freed, 4, cudaMemcpyDefault, stream_));
+  });
+  const cudaGraph_t other = capture([&] {
+    OK(put(7, stream_));
+    OK(cudaMemsetAsync(device_ + 1, 1, 4, stream_));
+  });
+  const cudaGraphExec_t executable = instantiate(other);
+  OK(cudaFree(freed));
+  GIVES(cudaErrorInvalidValue, instantiation_error(sets));
+  EXPECT_TRUE(refuses(cudaGraphExecUpdateError, executable, sets));
+  EXPECT_EQ(7, run(executable));
+  cudaMemsetParams params = {};
+  OK(cudaGraphMemsetNodeGetParams(nodes(sets)[1], &params));
+  EXPECT_EQ(freed, params.dst);
+  params.dst = device_ + 1;
+  OK(cudaGraphMemsetNodeSetParams(nodes(sets)[1], &params));
+  EXPECT_EQ(5, run(instantiate(sets)));
+  OK(update(executable, sets));
+  EXPECT_EQ(5, run(executable));
+  OK(cudaGraphMemcpyNodeSetParams1D(nodes(copies)[1], device_ + 1, device_, 4, cudaMemcpyDefault));
+  EXPECT_EQ(6, run(instantiate(copies)));
+  EXPECT_EQ(6, read(1));
+}
+
 TEST_F(Fact14, LaunchesOfOneExecutableKeepTheValuesTheyWereGiven) {
   const cudaGraph_t graph = capture([this] { OK(plus(1, stream_)); });
   const cudaGraphExec_t executable = instantiate(graph);

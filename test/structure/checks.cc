@@ -170,6 +170,7 @@ std::string StructureChecker::fault_of(const Executable& executable) {
   }
   if (const_cast<Executable&>(executable).updated() != nullptr)
     return "";  // The updater node has the values that it writes.
+  if (!executable.is_of_values_) return "";
   for (const Binding& binding : slots.bindings) {
     unsigned char room[detail::kMaxConvertedBytes];
     const unsigned char* const value = binding.bytes(executable.values_.data(), room);
