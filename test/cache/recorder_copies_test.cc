@@ -89,7 +89,7 @@ TEST_F(RecorderTest, ARunBehindAWarmWithOtherValuesHasItsOwn) {
     return small.run(key(which), stream, params(byte, n), fn);
   };
   EXPECT_RUN(kInstantiated, run("a", 0, 64));
-  EXPECT_RUN(kInstantiated, run("b", 0, 0));
+  EXPECT_RUN(kInstantiated, run("b", 0, 8));
   EXPECT_TRUE(small.erase(key("b")));
   EXPECT_SUCCESS(small.warm(key("a"), stream, params(1, 32), fn));
   EXPECT_EQ(small.stats().captures, 2u);
