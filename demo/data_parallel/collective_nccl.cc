@@ -43,9 +43,6 @@ void find(void* library, const char* name, Function* function) {
 }
 
 Nccl load() {
-  // With mixing support the graphs would contain events, by which NCCL orders a communicator's work inside and outside
-  // of graphs. A rank here uses one stream, and graphs with event nodes have no siblings.
-  setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0);
   void* const library = dlopen("libnccl.so.2", RTLD_NOW);
   if (library == nullptr) fail("NCCL cannot be loaded", dlerror());
   Nccl nccl{};

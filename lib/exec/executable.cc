@@ -132,10 +132,9 @@ CallResult Executable::patch_node(const SlotNode& node, const detail::Call& call
 CallResult Executable::renew(Template* graph, const Content& content, const detail::Call& call, DeviceMemory& memory,
                              bool* is_whole) {
   *is_whole = true;
-  const std::vector<unsigned char>& has = graph->values.empty() ? content.values : graph->values;
   const auto is_kernel = [](const SlotNode& node) { return node.type == cudaGraphNodeTypeKernel; };
+  if (std::ranges::all_of(content.slots.nodes, is_kernel)) return {};
   std::vector<unsigned char> values(call.values, call.values + call.values_size);
-  if (has == values || std::ranges::all_of(content.slots.nodes, is_kernel)) return {};
   const RelaxedCaptureMode relaxed;
   Slots slots = content.slots;
   for (const bool sets : {false, true}) {  // First it looks whether the values are fit.

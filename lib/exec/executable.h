@@ -63,8 +63,9 @@ class Executable {
   // old ones, and the executable must not be launched again. REQUIRES: has_context(), here and below.
   virtual CallResult patch(const detail::Call& call, std::size_t* patched_nodes);
 
-  // Gives copies and sets of a graph the call's values. Memory of the former ones may be freed, and an instantiation of
-  // such a graph, or an update from it, may crash (docs/semantics.md). After a failure, the graph may not be whole.
+  // Gives copies and sets of a graph the call's values, also if they are equal. Memory of earlier runs may have been
+  // freed, and other memory may have its address: an instantiation of such a graph, or an update from it, may crash
+  // (docs/semantics.md). After a failure, the graph may not be whole.
   static CallResult renew(Template* graph, const Content& content, const detail::Call& call, DeviceMemory& memory,
                           bool* is_whole);
 

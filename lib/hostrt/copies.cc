@@ -153,6 +153,9 @@ cudaError_t CUDARTAPI cudaMemcpyAsync(void* dst, const void* src, size_t count, 
 cudaError_t CUDARTAPI cudaMemcpyPeerAsync(void* dst, int dstDevice, const void* src, int srcDevice, size_t count,
                                           cudaStream_t stream) {
   return between_devices(Function::kMemcpyPeerAsync, dstDevice, srcDevice, [&](const Call& call) {
+    Stream* const on = find_stream(call, stream);
+    if (on == nullptr) return cudaErrorInvalidResourceHandle;
+    if (const cudaError_t error = refuse_capture(call.state, *on); error != cudaSuccess) return error;
     return enqueue(call, CopyParams{dst, src, count, cudaMemcpyDefault}, stream);
   });
 }

@@ -188,13 +188,14 @@ absl::Status Run::capture_template() {
                        std::move(infos));
   entry_->graphs = std::move(made);
   std::move(in_vain).Cancel();
+  has_new_graph_ = true;
   return absl::OkStatus();
 }
 
 // Gets an executable for the entry, which has a template, and launches it.
 absl::StatusOr<Outcome> Run::bring_back(Outcome by_sibling, Outcome by_own) {
   bool is_whole = true;
-  const CallResult renewed = Executable::renew(&own().graph, *own().content, call_, *core_.device->memory, &is_whole);
+  const CallResult renewed = renew(&is_whole);
   if (renewed.error != cudaSuccess) return replay_failed(renewed, EagerReason::kRefused, /*is_unfit=*/!is_whole);
   if (absl::Status lost = find_family(); !lost.ok()) return failed(std::move(lost));
   bool is_own = false;
@@ -340,7 +341,7 @@ absl::Status Run::warm() try {
   entry_->retry.at_once();
   if (executable() != nullptr) return absl::OkStatus();
   bool is_whole = true;
-  CallResult result = Executable::renew(&own().graph, *own().content, call_, *core_.device->memory, &is_whole);
+  CallResult result = renew(&is_whole);
   if (result.error == cudaSuccess) {
     if (absl::Status lost = find_family(); !lost.ok()) return failed(std::move(lost));
     Held lender(nullptr, {core_});

@@ -80,6 +80,11 @@ class Run {
   absl::StatusOr<Outcome> record();
   absl::Status capture_template();
   absl::StatusOr<Outcome> bring_back(Outcome by_sibling, Outcome by_own);
+  // See Executable::renew().
+  CallResult renew(bool* is_whole) {
+    if (has_new_graph_) return {};
+    return Executable::renew(&own().graph, *own().content, call_, *core_.device->memory, is_whole);
+  }
   absl::StatusOr<Outcome> launch(Outcome outcome);
   absl::StatusOr<Outcome> replay_failed(const CallResult& result, EagerReason reason, bool is_unfit = false);
   absl::StatusOr<Outcome> call_again(const absl::Status& why);
@@ -151,6 +156,7 @@ class Run {
   Held entry_;
   LastErrorGuard* last_error_ = nullptr;  // That of the scope, if there is one.
 
+  bool has_new_graph_ = false;         // Whether this run has captured the graph that the entry has.
   std::optional<EagerReason> reason_;  // Why the run is direct.
   std::exception_ptr thrown_;          // What `fn` threw when it was last recorded.
   bool tells_ = false;                 // Whether the log gets why there is none, unless the direct call fails as well.

@@ -737,7 +737,7 @@ DEFECTS = [
            "if (made != nullptr && made->content != nullptr) core_.bury(*made, Loss::kFailed);", "", ("values_runs",)),
     Defect("an update for changed values is reported as the former graph's",
            "&Stats::update_time, made.content->id);", "&Stats::update_time);", ("values_runs",)),
-    Defect("the memory of earlier runs goes into an executable", "if (has == values ||", "if (!values.empty() ||",
+    Defect("the memory of earlier runs goes into an executable", "if (has_new_graph_) return {};", "return {};",
            ("recorder_copies",)),
     Defect("an executable of warm() has the values that it was captured with", "is_of_values_ = of_graph.empty();",
            "is_of_values_ = true;", ("recorder_copies", "stress")),

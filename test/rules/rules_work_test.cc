@@ -434,7 +434,7 @@ TEST_F(RuntimeRules, LargeSharedMemoryIsOptedInTo) {
   GIVES(cudaSuccess, allow(kDefault));
 }
 
-TEST_F(RuntimeRules, PeersCopyDirectlyAndByGraphs) {
+TEST_F(RuntimeRules, PeersCopyOutsideOfCaptures) {
   int devices = 0, can = -1;
   OK(cudaGetDeviceCount(&devices));
   GIVES(cudaErrorInvalidDevice, cudaDeviceCanAccessPeer(&can, 0, devices));
@@ -461,16 +461,14 @@ TEST_F(RuntimeRules, PeersCopyDirectlyAndByGraphs) {
   OK(put(3, stream_));
   round_trip();
   EXPECT_EQ(3, read(1));
+  begin(stream_, kThreadLocal);
+  GIVES(cudaErrorStreamCaptureUnsupported, cudaMemcpyPeerAsync(device_, 0, there, 1, sizeof *there, stream_));
+  end_invalid(stream_);
   const cudaGraph_t graph = capture([&] {
     OK(put(4, stream_));
-    round_trip();
+    OK(cudaMemcpyAsync(there, device_, sizeof *there, cudaMemcpyDefault, stream_));
+    OK(cudaMemcpyAsync(device_ + 1, there, sizeof *there, cudaMemcpyDefault, stream_));
   });
-  cudaMemcpy3DParms params = {};
-  OK(cudaGraphMemcpyNodeGetParams(nodes(graph)[1], &params));
-  EXPECT_EQ(there, params.dstPtr.ptr);
-  EXPECT_EQ(device_, params.srcPtr.ptr);
-  EXPECT_EQ(sizeof *there, params.extent.width);
-  EXPECT_EQ(cudaMemcpyDefault, params.kind);
   EXPECT_EQ(4, run(instantiate(graph)));
   EXPECT_EQ(4, read(1));
   const float five = 5;
