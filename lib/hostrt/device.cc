@@ -1,5 +1,6 @@
 // Devices: their properties, and waiting for all work of one.
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -120,7 +121,8 @@ cudaError_t attribute(const Call& call, int* value, cudaDeviceAttr attribute, in
 cudaError_t synchronize(const Call& call) {
   cudaError_t error = cudaSuccess;
   for (const auto& [id, capture] : call.state.captures) {
-    if (capture->origin->device != call.thread.device) continue;
+    const auto is_here = [&](const Stream* stream) { return stream->device == call.thread.device; };
+    if (std::none_of(capture->streams.begin(), capture->streams.end(), is_here)) continue;
     invalidate(call.state, *capture);
     error = cudaErrorStreamCaptureUnsupported;
   }

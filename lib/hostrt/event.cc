@@ -143,7 +143,7 @@ cudaError_t elapsed(const Call& call, float* milliseconds, cudaEvent_t start, cu
   const Event* first = find_event(call, start);
   const Event* last = find_event(call, end);
   if (milliseconds == nullptr) return cudaErrorInvalidValue;
-  if (first == nullptr || last == nullptr) return cudaErrorInvalidResourceHandle;
+  if (first == nullptr || last == nullptr || first->device != last->device) return cudaErrorInvalidResourceHandle;
   for (const Event* event : {first, last}) {
     if ((event->flags & cudaEventDisableTiming) != 0 || !event->recorded) return cudaErrorInvalidResourceHandle;
     if (capture_of(call.state, *event) != nullptr) return cudaErrorCapturedEvent;  // the capture stays valid

@@ -480,6 +480,36 @@ TEST_F(RuntimeRules, PeersCopyOutsideOfCaptures) {
   OK(cudaFree(there));
 }
 
+TEST_F(RuntimeRules, EventsAndCapturesAcrossDevices) {
+  int devices = 0;
+  OK(cudaGetDeviceCount(&devices));
+  if (devices < 2) GTEST_SKIP() << "needs two devices";
+  cudaStream_t there = nullptr;
+  cudaEvent_t here_event = nullptr, there_event = nullptr;
+  OK(cudaEventCreate(&here_event));
+  OK(cudaEventRecord(here_event, stream_));
+  OK(cudaSetDevice(1));
+  OK(cudaStreamCreateWithFlags(&there, cudaStreamNonBlocking));
+  OK(cudaEventCreate(&there_event));
+  OK(cudaEventRecord(there_event, there));
+  OK(cudaStreamSynchronize(there));
+  OK(cudaStreamSynchronize(stream_));
+  float milliseconds = 0;
+  GIVES(cudaErrorInvalidResourceHandle, cudaEventElapsedTime(&milliseconds, here_event, there_event));
+  OK(cudaSetDevice(0));
+  begin(stream_, kThreadLocal);
+  OK(cudaEventRecord(fork_, stream_));
+  OK(cudaStreamWaitEvent(there, fork_, 0));
+  // A wait for the other device breaks the capture that forks there.
+  GIVES(cudaErrorStreamCaptureUnsupported, on_other_thread([] {
+          const cudaError_t error = cudaSetDevice(1);
+          return error != cudaSuccess ? error : cudaDeviceSynchronize();
+        }));
+  end_invalid(stream_);
+  OK(cudaStreamDestroy(there));
+  for (cudaEvent_t event : {here_event, there_event}) OK(cudaEventDestroy(event));
+}
+
 TEST_F(RuntimeRules, ErrorsHaveNamesAndTexts) {
   const struct {
     cudaError_t error;
