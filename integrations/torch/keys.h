@@ -300,14 +300,12 @@ inline void graphcache_key(Keyer& keyer, const OfType& of) {
   }
 }
 
-// Adds an object by its identity, and a module's mode.
+// Adds an object by its identity, and a module's mode. Frozen TorchScript has none.
 inline void add_object(Keyer& keyer, PyObject* object) {
   static PyObject* const training = interned("training");
   keyer.add(static_cast<const void*>(object));
   if (!is_module(object)) return;
-  const auto mode = py::reinterpret_steal<py::object>(PyObject_GetAttr(object, training));
-  if (!mode) throw py::error_already_set();
-  keyer.add(mode.ptr() == Py_True);
+  keyer.add(attribute_of(object, training).ptr() == Py_True);
 }
 
 // An integer of another library, such as NumPy, or null.

@@ -199,6 +199,14 @@ except RuntimeError as why:
                 self.equal(cache.run("imaginary", lambda t: t * 1j, t), t * 1j)
         self.assertEqual(cache.stats()["captures"], 5)
 
+    def test_a_frozen_script_module_has_no_mode(self):
+        cache = new_cache()
+        frozen = torch.jit.freeze(torch.jit.script(torch.nn.Linear(8, 8).cuda().eval()))
+        self.assertFalse(hasattr(frozen, "training"))
+        for _ in range(4):
+            x = torch.rand(4, 8, device="cuda")
+            torch.testing.assert_close(cache.run("frozen", frozen, x), frozen(x))
+
     def test_captures_in_one_autocast_follow_the_weights(self):
         cache = new_cache()
         layer = torch.nn.Linear(64, 64).cuda()

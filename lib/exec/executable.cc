@@ -108,8 +108,14 @@ void Executable::hold(std::shared_ptr<const Content> content, absl::Span<const u
   slots_ = content_->slots;
   values_ = content_->values;
   is_of_values_ = of_graph.empty();
-  for (const SlotNode& node : slots_.nodes) {
-    if (!is_of_values_ && node.type != cudaGraphNodeTypeKernel) slots_.update_fields(node, of_graph.data());
+  if (is_of_values_) return;
+  for (SlotNode& node : slots_.nodes) {
+    if (node.type == cudaGraphNodeTypeKernel) continue;
+    slots_.update_fields(node, of_graph.data());
+    if (node.type != cudaGraphNodeTypeMemcpy) continue;
+    Copy copy;
+    if (take(slots_, node, memory_, &copy).error != cudaSuccess) continue;
+    node.dst_must_stay = node.src_must_stay = must_stay(PointerAttributes(copy.dst), PointerAttributes(copy.src));
   }
 }
 

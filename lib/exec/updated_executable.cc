@@ -394,7 +394,9 @@ BroughtOver UpdatedExecutable::switch_set(std::shared_ptr<const Content> to, con
   hold(std::move(to));
   // Nodes that only the host sets: their captured parameters may differ as well.
   for (const std::uint32_t i : others_) {
-    const SlotNode& node = slots_.nodes[i];
+    SlotNode& node = slots_.nodes[i];
+    node.dst_must_stay = before.nodes[i].dst_must_stay;  // The executable was instantiated with the same memory.
+    node.src_must_stay = before.nodes[i].src_must_stay;
     slots_.update_fields(node, call.values);
     if (std::memcmp(before.fields.data() + node.fields, slots_.fields.data() + node.fields, node.fields_size) == 0)
       continue;

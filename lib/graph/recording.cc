@@ -334,12 +334,9 @@ void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView by
     const PointerAttributes to(copy.dstPtr.ptr), from(copy.srcPtr.ptr);
     node.dst_device = device_of(to);
     node.src_device = device_of(from);
-    // Whether the copy would destroy the context if either end became pageable (docs/semantics.md).
-    const auto any_is = [&](cudaMemoryType type) { return to.type == type || from.type == type; };
-    const bool must_stay =
-        !to.is_pageable() && !from.is_pageable() && (any_is(cudaMemoryTypeManaged) || !any_is(cudaMemoryTypeHost));
-    node.dst_must_stay = must_stay && dst.is_slot();
-    node.src_must_stay = must_stay && src.is_slot();
+    const bool stays = must_stay(to, from);
+    node.dst_must_stay = stays && dst.is_slot();
+    node.src_must_stay = stays && src.is_slot();
   }
   keep_node(stream, node, cudaGraphNodeTypeMemcpy);
 }

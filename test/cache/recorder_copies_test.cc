@@ -68,7 +68,7 @@ TEST_F(RecorderTest, MemoryOfEarlierRunsMayBeFreed) {
       Cache small(forced(sharing, {.max_executables = 1}));
       for (int i = 0; i < 24; ++i) {
         DeviceBuffer<float> memory(kSize);
-        const auto v = static_cast<float>(2 + i / 3);
+        const auto v = static_cast<float>(2 + (by_values ? i : i / 3));
         EXPECT_SUCCESS(run(small, i % 2, memory.get(), v, by_values));
         EXPECT_EQ(data.read(), std::vector<float>(kSize, v + static_cast<float>(100 * (i % 2))));
       }
