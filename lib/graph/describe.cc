@@ -296,8 +296,8 @@ class Reader {
            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major < 10;
   }
 
-  // Adds the memory's kind and device, which an update must not change (fact 23). That of memory of the graph changes
-  // by a launch.
+  // Adds the memory's kind and device, which an update must not change (fact 23). That of memory of the graph is
+  // another while a launch has allocated it.
   bool put_memory(const void* pointer) {
     const auto address = reinterpret_cast<std::uintptr_t>(pointer);
     if (std::ranges::any_of(allocated_, [&](const AddressRange& own) { return own.contains(address); })) return true;

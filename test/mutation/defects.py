@@ -742,8 +742,6 @@ DEFECTS = [
     Defect("an executable of warm() has the values that it was captured with", "is_of_values_ = of_graph.empty();",
            "is_of_values_ = true;", ("recorder_copies", "stress")),
     Defect("values follow into bodies", "if (node.is_inner) return false;", "", ("recorder_conditionals",)),
-    Defect("memory of the graph is of the kind that it is before a launch", "if (std::ranges::any_of(allocated_,",
-           "if (false && std::ranges::any_of(allocated_,", ("values",)),
     Defect("what another device had outlives its reset", "if (is_far(device)) done = find_context(device, &context);", "",
            ("hostrt_end",)),
     Defect("a device that cannot be asked for is left as it is",
