@@ -142,7 +142,7 @@ TEST_F(ObserveTest, AFailedRunHasNoOutcome) {
 }
 
 TEST_F(ObserveTest, MoreEventsThanThereIsMemoryForAreRefused) {
-  EXPECT_THROW(EventRing(std::numeric_limits<std::size_t>::max()), std::bad_alloc);
+  EXPECT_THROW((void)EventRing(std::numeric_limits<std::size_t>::max()), std::bad_alloc);
 }
 
 TEST_F(ObserveTest, TheLastEventsAreKept) {
