@@ -55,8 +55,7 @@ cudaError_t enqueue(const Call& call, const FillParams& params, cudaStream_t han
 template <typename Copy>
 [[gnu::always_inline]] inline cudaError_t between_devices(Function function, int to, int from, const Copy& copy) {
   return enter(function, [&](const Call& call) {
-    const auto is_device = [&](int device) { return device >= 0 && device < call.state.device_count; };
-    return is_device(to) && is_device(from) ? copy(call) : cudaErrorInvalidDevice;
+    return call.state.has_device(to) && call.state.has_device(from) ? copy(call) : cudaErrorInvalidDevice;
   });
 }
 

@@ -19,11 +19,9 @@ constexpr int kWarpSize = 32;
 // of the cores and of the memory, in kHz; a made-up value, because hostrt does not model time
 constexpr int kClockRate = 1'000'000;
 
-bool exists(const State& state, int device) { return device >= 0 && device < state.device_count; }
-
 cudaError_t properties(const Call& call, cudaDeviceProp* out, int device) {
   if (out == nullptr) return cudaErrorInvalidValue;
-  if (!exists(call.state, device)) return cudaErrorInvalidDevice;
+  if (!call.state.has_device(device)) return cudaErrorInvalidDevice;
   std::memset(static_cast<void*>(out), 0, sizeof *out);
   std::snprintf(out->name, sizeof out->name, "hostrt (CPU)");
   out->totalGlobalMem = kDeviceMemoryBytes;
@@ -56,7 +54,7 @@ cudaError_t properties(const Call& call, cudaDeviceProp* out, int device) {
 
 cudaError_t attribute(const Call& call, int* value, cudaDeviceAttr attribute, int device) {
   if (value == nullptr) return cudaErrorInvalidValue;
-  if (!exists(call.state, device)) return cudaErrorInvalidDevice;
+  if (!call.state.has_device(device)) return cudaErrorInvalidDevice;
   switch (attribute) {
     case cudaDevAttrMaxThreadsPerBlock:
     case cudaDevAttrMaxBlockDimX:
@@ -157,7 +155,7 @@ cudaError_t CUDARTAPI cudaGetDevice(int* device) {
 
 cudaError_t CUDARTAPI cudaSetDevice(int device) {
   return enter(Function::kSetDevice, [&](const Call& call) {
-    if (!exists(call.state, device)) return cudaErrorInvalidDevice;
+    if (!call.state.has_device(device)) return cudaErrorInvalidDevice;
     call.thread.device = device;
     call.thread.context = 0;
     return cudaSuccess;
@@ -214,7 +212,7 @@ cudaError_t CUDARTAPI cudaDeviceReset(void) {
 
 cudaError_t CUDARTAPI cudaDeviceCanAccessPeer(int* canAccessPeer, int device, int peerDevice) {
   return enter(Function::kDeviceCanAccessPeer, [&](const Call& call) {
-    if (!exists(call.state, device) || !exists(call.state, peerDevice)) return cudaErrorInvalidDevice;
+    if (!call.state.has_device(device) || !call.state.has_device(peerDevice)) return cudaErrorInvalidDevice;
     if (canAccessPeer == nullptr) return cudaErrorInvalidValue;
     *canAccessPeer = device != peerDevice ? 1 : 0;
     return cudaSuccess;
@@ -224,7 +222,7 @@ cudaError_t CUDARTAPI cudaDeviceCanAccessPeer(int* canAccessPeer, int device, in
 cudaError_t CUDARTAPI cudaDeviceEnablePeerAccess(int peerDevice, unsigned int flags) {
   return enter(Function::kDeviceEnablePeerAccess, [&](const Call& call) {
     if (flags != 0) return cudaErrorInvalidValue;
-    if (!exists(call.state, peerDevice) || peerDevice == call.thread.device) return cudaErrorInvalidDevice;
+    if (!call.state.has_device(peerDevice) || peerDevice == call.thread.device) return cudaErrorInvalidDevice;
     const bool is_new = call.state.peers.emplace(call.thread.device, peerDevice).second;
     return is_new ? cudaSuccess : cudaErrorPeerAccessAlreadyEnabled;
   });
@@ -232,7 +230,7 @@ cudaError_t CUDARTAPI cudaDeviceEnablePeerAccess(int peerDevice, unsigned int fl
 
 cudaError_t CUDARTAPI cudaDeviceDisablePeerAccess(int peerDevice) {
   return enter(Function::kDeviceDisablePeerAccess, [&](const Call& call) {
-    if (!exists(call.state, peerDevice)) return cudaErrorInvalidDevice;
+    if (!call.state.has_device(peerDevice)) return cudaErrorInvalidDevice;
     const bool was_enabled = call.state.peers.erase({call.thread.device, peerDevice}) != 0;
     return was_enabled ? cudaSuccess : cudaErrorPeerAccessNotEnabled;
   });
@@ -240,7 +238,7 @@ cudaError_t CUDARTAPI cudaDeviceDisablePeerAccess(int peerDevice) {
 
 cudaError_t CUDARTAPI cudaDeviceGraphMemTrim(int device) {
   return enter(Function::kDeviceGraphMemTrim, [&](const Call& call) {
-    if (!exists(call.state, device)) return cudaErrorInvalidDevice;
+    if (!call.state.has_device(device)) return cudaErrorInvalidDevice;
     trim_graph_memory(call.state, device);
     return cudaSuccess;
   });

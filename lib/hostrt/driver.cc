@@ -226,7 +226,7 @@ CUresult make_context(CUcontext* context, unsigned, CUdevice device) {
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return call_driver(Function::kCtxCreate, [&] {
     return enter(Function::kCtxCreate, [&](const Call& call) {
-      if (device < 0 || device >= call.state.device_count) return cudaErrorInvalidDevice;
+      if (!call.state.has_device(device)) return cudaErrorInvalidDevice;
       const std::uint64_t id = ++call.state.last_context_id;
       call.state.contexts[id] = device;
       call.thread.context = id;

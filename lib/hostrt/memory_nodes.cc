@@ -182,7 +182,7 @@ cudaError_t read_allocation(const Call& call, const Graph& graph, const cudaMemA
   const cudaMemPoolProps& properties = from->poolProps;
   const int device = properties.location.id;
   if (properties.allocType != cudaMemAllocationTypePinned || properties.handleTypes != cudaMemHandleTypeNone ||
-      properties.location.type != cudaMemLocationTypeDevice || device < 0 || device >= call.state.device_count) {
+      properties.location.type != cudaMemLocationTypeDevice || !call.state.has_device(device)) {
     return cudaErrorInvalidValue;
   }
   const std::size_t devices = static_cast<std::size_t>(call.state.device_count);
@@ -198,7 +198,7 @@ cudaError_t read_allocation(const Call& call, const Graph& graph, const cudaMemA
 }
 
 cudaError_t attribute(const Call& call, int device, cudaGraphMemAttributeType which, std::uint64_t** found) {
-  if (device < 0 || device >= call.state.device_count) return cudaErrorInvalidDevice;
+  if (!call.state.has_device(device)) return cudaErrorInvalidDevice;
   GraphMemory::Usage& usage = call.state.graph_memory.usage[device];
   switch (which) {
     case cudaGraphMemAttrUsedMemCurrent:

@@ -103,6 +103,7 @@ struct State {
 
   std::set<std::pair<int, int>> peers;  // a device, and one whose memory it may use
   int device_count = 1;
+  bool has_device(int device) const { return device >= 0 && device < device_count; }
   int driver_version = CUDART_VERSION;
   bool execute = true;
   std::uint64_t epoch = 1;

@@ -63,6 +63,15 @@ cudaError_t add_set(cudaStream_t on, const cudaMemsetParams& set) {
 
 class ValuesFoundTest : public ValuesTest {
  protected:
+  using Fn = std::function<cudaError_t(cudaStream_t, float)>;
+  // Run i has found what it could, and the data is the first part times the value, plus 1.
+  void expect_scaled_plus_one(int i, const absl::StatusOr<Outcome>& outcome) {
+    EXPECT_TRUE(learned(i, outcome));
+    std::vector<float> wanted = read(part(0));
+    for (float& element : wanted) element = number(i) * element + 1;
+    EXPECT_EQ(data.read(), wanted);
+  }
+
   enum class Found { kYes, kAndHasTheResult, kNo };
   // Runs fn with value_of(i). Then element e of the result, which is in the data or at the value, is wanted(i, e).
   template <class Wanted, class ValueOf, class Fn>
@@ -773,9 +782,9 @@ TEST_F(ValuesFoundTest, NoiseHindersNoValue) {
     bytes[offsetof(Scaling, plus) + sizeof(float)] = kSecond[std::min<std::size_t>(noise, 4)];
     return launch_at(scale_by, on, &out, &n, &by);
   };
-  using Fn = std::function<cudaError_t(cudaStream_t, float)>;
   // Between two recordings more bytes of an address may change than between equal ones: the third, from 64 KiB on.
   for (const std::size_t depth : {0, 0x10000}) {
+    SCOPED_TRACE(depth);
     for (const Fn& fn : {Fn(padding), Fn(address), Fn(late)}) {
       Cache cache;
       noise = 0;
@@ -783,10 +792,7 @@ TEST_F(ValuesFoundTest, NoiseHindersNoValue) {
         return cache.run(key("k"), stream, values(number(i)), [&](cudaStream_t on, float v) { return fn(on, v); });
       };
       for (int i = 0; i < 6; ++i) {
-        EXPECT_TRUE(learned(i, deeper(i == 0 ? depth : 0, [&] { return run(i); }))) << depth;
-        std::vector<float> wanted = read(part(0));
-        for (float& element : wanted) element = number(i) * element + 1;
-        EXPECT_EQ(data.read(), wanted);
+        expect_scaled_plus_one(i, deeper(i == 0 ? depth : 0, [&] { return run(i); }));
       }
       EXPECT_EQ(states(cache), "found");
     }
@@ -815,15 +821,11 @@ TEST_F(ValuesFoundTest, BesideEventsAndMemoryOfTheGraph) {
     CUDA_OK(cudaFreeAsync(one, on));
     return add_to_data(on, 1);
   };
-  using Fn = std::function<cudaError_t(cudaStream_t, float)>;
   for (const Fn& fn : {Fn(with_event), Fn(with_memory)}) {
     Cache cache;
     for (int i = 0; i < 6; ++i) {
-      EXPECT_TRUE(learned(
-          i, cache.run(key("k"), stream, values(number(i)), [&](cudaStream_t on, float v) { return fn(on, v); })));
-      std::vector<float> wanted = read(part(0));
-      for (float& element : wanted) element = number(i) * element + 1;
-      EXPECT_EQ(data.read(), wanted);
+      expect_scaled_plus_one(
+          i, cache.run(key("k"), stream, values(number(i)), [&](cudaStream_t on, float v) { return fn(on, v); }));
     }
     EXPECT_EQ(states(cache), "found");
   }
