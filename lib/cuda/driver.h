@@ -33,6 +33,8 @@ struct Driver {
       find("cuGraphNodeGetDependencies", 12030);
   Call<CUgraphNode, CUgraphNode*, CUgraphEdgeData*, std::size_t*> node_dependents =
       find("cuGraphNodeGetDependentNodes", 12030);
+  Call<CUgraphNode, CUDA_MEMCPY3D*> copy_params = find("cuGraphMemcpyNodeGetParams");
+  Call<CUgraphNode, const CUDA_MEMCPY3D*> set_copy_params = find("cuGraphMemcpyNodeSetParams");
   Call<CUgraphNode, CUDA_KERNEL_NODE_PARAMS*> kernel_params = find("cuGraphKernelNodeGetParams");
   Call<CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*> set_kernel_params = find("cuGraphKernelNodeSetParams");
   Call<CUgraphNode, CUlaunchAttributeID, CUlaunchAttributeValue*> kernel_attribute =

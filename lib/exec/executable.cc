@@ -66,9 +66,15 @@ CallResult take(Slots& slots, const SlotNode& node, DeviceMemory& memory, Copy* 
     if (const CallResult made = memory.scratch(node.dst_device, &to); made.error != cudaSuccess) return made;
     if (const CallResult made = memory.scratch(node.src_device, &from); made.error != cudaSuccess) return made;
     *out = {to, from + 1, 1, copy.kind};
-  } else if ((node.dst_must_stay && may_be_pageable(out->dst)) || (node.src_must_stay && may_be_pageable(out->src))) {
+  } else if (node.must_stay) {
     // The call would succeed, and the launch would destroy the context (docs/semantics.md).
-    return {kSetsCopy, cudaErrorInvalidValue, /*latches=*/false};
+    const auto is_pageable = [&](std::size_t field, const void* end) {
+      return slots.binding(&node, field) != nullptr && may_be_pageable(end);
+    };
+    if (is_pageable(offsetof(cudaMemcpy3DParms, dstPtr.ptr), out->dst) ||
+        is_pageable(offsetof(cudaMemcpy3DParms, srcPtr.ptr), out->src)) {
+      return {kSetsCopy, cudaErrorInvalidValue, /*latches=*/false};
+    }
   }
   return {};
 }
@@ -100,23 +106,33 @@ cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Conten
   return cudaSuccess;
 }
 
-// Sets the shadow to the content as captured, except copies and sets if their graph has these values.
-void Executable::hold(std::shared_ptr<const Content> content, absl::Span<const unsigned char> of_graph) {
+// The slots as captured, except copies and sets if their graph has other values.
+Slots Executable::slots_of(const Content& content, absl::Span<const unsigned char> of_graph) {
+  Slots slots = content.slots;
+  for (SlotNode& node : slots.nodes) {
+    if (node.type == cudaGraphNodeTypeKernel) continue;
+    if (!of_graph.empty()) slots.update_fields(node, of_graph.data());
+    if (node.type != cudaGraphNodeTypeMemcpy) continue;
+    // What counts is the memory that the executable was instantiated with.
+    Copy copy;
+    if (content_ != nullptr) {
+      const SlotNode* const before = slots_.node(node.index);
+      node.must_stay = before == nullptr || before->must_stay;
+    } else if (!of_graph.empty() && take(slots, node, memory_, &copy).error == cudaSuccess) {
+      node.must_stay = must_stay(PointerAttributes(copy.dst), PointerAttributes(copy.src));
+    }
+  }
+  return slots;
+}
+
+Slots Executable::hold(std::shared_ptr<const Content> content, absl::Span<const unsigned char> of_graph) {
+  Slots before = std::exchange(slots_, slots_of(*content, of_graph));
   if (kept_ != nullptr) formers_.push_back(std::move(kept_));
   content_ = std::move(content);
   kept_ = content_->kept.lock();
-  slots_ = content_->slots;
   values_ = content_->values;
   is_of_values_ = of_graph.empty();
-  if (is_of_values_) return;
-  for (SlotNode& node : slots_.nodes) {
-    if (node.type == cudaGraphNodeTypeKernel) continue;
-    slots_.update_fields(node, of_graph.data());
-    if (node.type != cudaGraphNodeTypeMemcpy) continue;
-    Copy copy;
-    if (take(slots_, node, memory_, &copy).error != cudaSuccess) continue;
-    node.dst_must_stay = node.src_must_stay = must_stay(PointerAttributes(copy.dst), PointerAttributes(copy.src));
-  }
+  return before;
 }
 
 CallResult Executable::patch(const detail::Call& call, std::size_t* patched_nodes) {
@@ -138,10 +154,11 @@ CallResult Executable::patch_node(const SlotNode& node, const detail::Call& call
 CallResult Executable::renew(Template* graph, const Content& content, const detail::Call& call, DeviceMemory& memory,
                              bool* is_whole) {
   *is_whole = true;
+  const RelaxedCaptureMode relaxed;
+  if (const CallResult done = graph->renew_copies(content.copies); done.error != cudaSuccess) return done;
   const auto is_kernel = [](const SlotNode& node) { return node.type == cudaGraphNodeTypeKernel; };
   if (std::ranges::all_of(content.slots.nodes, is_kernel)) return {};
   std::vector<unsigned char> values(call.values, call.values + call.values_size);
-  const RelaxedCaptureMode relaxed;
   Slots slots = content.slots;
   for (const bool sets : {false, true}) {  // First it looks whether the values are fit.
     for (const SlotNode& node : slots.nodes) {
@@ -168,17 +185,26 @@ CallResult Executable::renew(Template* graph, const Content& content, const deta
 
 BroughtOver Executable::bring_over(const Template& graph, std::shared_ptr<const Content> to, const detail::Call& call) {
   BroughtOver brought;
-  cudaGraphExecUpdateResultInfo info = {};
-  brought.result = {"cudaGraphExecUpdate", cudaGraphExecUpdate(exec_.get(), graph.graph.get(), &info)};
-  const cudaError_t error = brought.result.error;
-  if (error != cudaSuccess) {
-    if (!applies_nothing(error)) return brought;
-    const auto refused = std::find(graph.nodes.begin(), graph.nodes.end(), info.errorNode);
-    const auto node = static_cast<std::size_t>(refused - graph.nodes.begin());
+  const auto refuse = [&](std::size_t node, const char* why) {
     // "node 12, kernel add(float*): the type of the node differs".
     if (node < to->nodes.size()) brought.refusal = absl::StrCat("node ", node, ", ", kind_of(to->nodes[node]), ": ");
-    brought.refusal += reason(info.result);
-    return brought;
+    brought.refusal += why;
+    return std::move(brought);
+  };
+  Slots slots = slots_of(*to, graph.values);
+  for (const SlotNode& node : slots.nodes) {
+    Copy copy;
+    if (node.type != cudaGraphNodeTypeMemcpy) continue;
+    brought.result = take(slots, node, memory_, &copy);
+    if (brought.result.error == cudaErrorInvalidValue) return refuse(node.index, "its memory is pageable now");
+    if (brought.result.error != cudaSuccess) return brought;
+  }
+  cudaGraphExecUpdateResultInfo info = {};
+  brought.result = {"cudaGraphExecUpdate", cudaGraphExecUpdate(exec_.get(), graph.graph.get(), &info)};
+  if (const cudaError_t error = brought.result.error; error != cudaSuccess) {
+    if (!applies_nothing(error)) return brought;
+    const auto refused = std::find(graph.nodes.begin(), graph.nodes.end(), info.errorNode);
+    return refuse(static_cast<std::size_t>(refused - graph.nodes.begin()), reason(info.result));
   }
   brought.updated = true;
   hold(std::move(to), graph.values);

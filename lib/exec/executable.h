@@ -63,7 +63,7 @@ class Executable {
   // old ones, and the executable must not be launched again. REQUIRES: has_context(), here and below.
   virtual CallResult patch(const detail::Call& call, std::size_t* patched_nodes);
 
-  // Gives copies and sets of a graph the call's values, also if they are equal. Memory of earlier runs may have been
+  // Sets all copies of a graph anew, and sets with slots, to the call's values. Memory of earlier runs may have been
   // freed, and other memory may have its address: an instantiation of such a graph, or an update from it, may crash
   // (docs/semantics.md). After a failure, the graph may not be whole.
   static CallResult renew(Template* graph, const Content& content, const detail::Call& call, DeviceMemory& memory,
@@ -97,7 +97,9 @@ class Executable {
 
   explicit Executable(DeviceMemory& memory) : memory_(memory) {}
 
-  void hold(std::shared_ptr<const Content> content, absl::Span<const unsigned char> of_graph = {});
+  // Takes the content as captured, but with these values of copies and sets if their graph has others. Returns the
+  // former slots.
+  Slots hold(std::shared_ptr<const Content> content, absl::Span<const unsigned char> of_graph = {});
   void take_values(const detail::Call& call) {
     values_.assign(call.values, call.values + call.values_size);
     is_of_values_ = true;
@@ -125,6 +127,7 @@ class Executable {
   bool is_of_values_ = true;  // If not, copies and sets have other values: those of their graph.
 
  private:
+  Slots slots_of(const Content& content, absl::Span<const unsigned char> of_graph);
   CallResult set_kernel(const SlotNode& node);
   CallResult set_memcpy(const SlotNode& node);
   CallResult set_memset(const SlotNode& node);

@@ -390,13 +390,10 @@ CallResult UpdatedExecutable::patch(const detail::Call& call, std::size_t* patch
 
 BroughtOver UpdatedExecutable::switch_set(std::shared_ptr<const Content> to, const detail::Call& call) {
   BroughtOver brought;
-  const Slots before = std::move(slots_);
-  hold(std::move(to));
+  const Slots before = hold(std::move(to));
   // Nodes that only the host sets: their captured parameters may differ as well.
   for (const std::uint32_t i : others_) {
-    SlotNode& node = slots_.nodes[i];
-    node.dst_must_stay = before.nodes[i].dst_must_stay;  // The executable was instantiated with the same memory.
-    node.src_must_stay = before.nodes[i].src_must_stay;
+    const SlotNode& node = slots_.nodes[i];
     slots_.update_fields(node, call.values);
     if (std::memcmp(before.fields.data() + node.fields, slots_.fields.data() + node.fields, node.fields_size) == 0)
       continue;

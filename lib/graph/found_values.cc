@@ -258,6 +258,19 @@ void FoundValues::learn(const Content& before, const Content& now, RecordAgain r
 // before. What nothing explains is kept as single bytes, because a byte beside one that a value decides may be noise.
 void FoundValues::add_words(const Content& before, const Content& now, ValueSet fresh, std::vector<Word>* odd) {
   const auto known = static_cast<std::ptrdiff_t>(words_.size());
+  // Memory that each recording's graph allocates for itself. An address of it changes with no value.
+  std::vector<std::pair<AddressRange, AddressRange>> own;
+  for (std::size_t i = 0; i < now.nodes.size(); ++i) {
+    const NodeContent &was = before.nodes[i], &is = now.nodes[i];
+    if (is.type == cudaGraphNodeTypeMemAlloc && is.size != 0) {
+      own.emplace_back(before.params<AddressRange>(was), now.params<AddressRange>(is));
+    }
+  }
+  const auto is_own = [&](std::uint64_t was, std::uint64_t is) {
+    return std::ranges::any_of(own, [&](const auto& block) {
+      return block.first.contains(was) && was - block.first.begin == is - block.second.begin;
+    });
+  };
   for (std::uint32_t node = 0; node < now.nodes.size(); ++node) {
     const unsigned char *const a = bytes_of(before, node), *const b = bytes_of(now, node);
     const std::size_t size = now.nodes[node].size;
@@ -267,6 +280,10 @@ void FoundValues::add_words(const Content& before, const Content& now, ValueSet 
     const auto end = words_.begin() + known;
     auto of_node = std::ranges::lower_bound(words_.begin(), end, node, {}, &Word::node);
     for (; of_node != end && of_node->node == node; ++of_node) cover(*of_node);
+    constexpr std::uint32_t kWord = sizeof(std::uint64_t);
+    for (std::uint32_t at = 0; !own.empty() && at + kWord <= size; at += kWord) {
+      if (is_own(read_as<std::uint64_t>(a + at), read_as<std::uint64_t>(b + at))) cover({node, at, kWord});
+    }
     for (std::uint32_t at = 0; at < size && fresh != 0; ++at) {
       if (covered[at] || a[at] == b[at]) continue;
       for (const std::uint32_t length : {8u, 4u, 2u}) {

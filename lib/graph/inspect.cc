@@ -74,6 +74,9 @@ class Inspection {
         cudaMemcpy3DParms params = {};
         const CallResult done{"cudaGraphMemcpyNodeGetParams", cudaGraphMemcpyNodeGetParams(node, &params)};
         if (done.error == cudaSuccess) add(params, slot_node);
+        if (slot_node == nullptr && (content_.copies.empty() || content_.copies.back() != index_)) {
+          content_.copies.push_back(index_);
+        }
         return done;
       }
       case cudaGraphNodeTypeHost: {
@@ -150,7 +153,7 @@ class Inspection {
 
   const void* const place_;  // an address in the module of `fn`
   Content& content_;
-  std::size_t index_ = 0;  // Index of the node that is read, or of the child graph's node that it is in.
+  std::uint32_t index_ = 0;  // Index of the node that is read, or of the child graph's node that it is in.
   bool copies_pageable_ = false;
   CallResult unread_;  // what the last node that could not be read has returned
   bool lends_to_host_function_ = false;

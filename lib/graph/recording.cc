@@ -334,9 +334,7 @@ void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView by
     const PointerAttributes to(copy.dstPtr.ptr), from(copy.srcPtr.ptr);
     node.dst_device = device_of(to);
     node.src_device = device_of(from);
-    const bool stays = must_stay(to, from);
-    node.dst_must_stay = stays && dst.is_slot();
-    node.src_must_stay = stays && src.is_slot();
+    node.must_stay = must_stay(to, from);
   }
   keep_node(stream, node, cudaGraphNodeTypeMemcpy);
 }

@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "cuda/compat.h"
 #include "cuda/driver.h"
 
 namespace graphcache {
@@ -66,6 +67,45 @@ SlotNode Slots::begin(std::size_t fields_size) {
   node.first_binding = static_cast<std::uint32_t>(bindings.size());
   fields.resize(node.fields + fields_size);
   return node;
+}
+
+namespace {
+
+CallResult renew_copies_in(cudaGraphNode_t node) {
+  cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+  CallResult done{"cudaGraphNodeGetType", node_type(node, &type)};
+  if (done.error != cudaSuccess) return done;
+  if (type == cudaGraphNodeTypeMemcpy) {
+    // What the runtime's getter gives of a 2-D copy is another copy to cudaGraphExecUpdate (docs/semantics.md).
+    CUDA_MEMCPY3D copy;
+    CUresult result = driver().copy_params(node, &copy);
+    if (result == CUDA_SUCCESS) result = driver().set_copy_params(node, &copy);
+    return {"cudaGraphMemcpyNodeSetParams, by the driver", static_cast<cudaError_t>(result), /*latches=*/false};
+  }
+  if (type != cudaGraphNodeTypeGraph) return done;
+  cudaGraph_t child = nullptr;
+  done = {"cudaGraphChildGraphNodeGetGraph", cudaGraphChildGraphNodeGetGraph(node, &child)};
+  std::vector<cudaGraphNode_t> nodes;
+  if (done.error == cudaSuccess) done = list_nodes(child, &nodes);
+  for (const cudaGraphNode_t inner : nodes) {
+    if (done.error == cudaSuccess) done = renew_copies_in(inner);
+  }
+  return done;
+}
+
+}  // namespace
+
+CallResult Template::renew_copies(const std::vector<std::uint32_t>& copies) {
+  CallResult done;
+  for (const std::uint32_t i : copies) {
+    if (done.error == cudaSuccess) done = renew_copies_in(nodes[i]);
+  }
+  for (const InnerNodes& body : inner) {
+    for (const cudaGraphNode_t node : body.nodes) {
+      if (done.error == cudaSuccess) done = renew_copies_in(node);
+    }
+  }
+  return done;
 }
 
 CallResult Template::order_sinks() {

@@ -90,8 +90,7 @@ struct SlotNode {
   CUkernel foreign = nullptr;
   // The devices of the memory that a copy or set was captured with, known if its size is a slot.
   int dst_device = kHostMemory, src_device = kHostMemory;
-  // Whether this end of a copy is a slot that must not become pageable memory.
-  bool dst_must_stay = false, src_must_stay = false;
+  bool must_stay = false;  // Whether an end of a copy that is a slot must not become pageable memory.
   // Offset of its fields in the block.
   std::uint32_t fields = 0;
   std::uint32_t fields_size = 0;
@@ -196,6 +195,7 @@ struct Content : NodeContents {
   std::uint64_t shape = 0;                   // A hash of the nodes' types in their order.
   std::size_t conditional_count = 0;         // Number of conditional nodes, those in bodies included.
   std::vector<std::shared_ptr<void>> needs;  // Code and memory of the library that the nodes use.
+  std::vector<std::uint32_t> copies;         // Nodes that are copies without slots, or have copies inside.
   Slots slots;                               // The slots, with their fields as captured.
   std::vector<unsigned char> values;         // The values of the slots at the capture.
   bool is_alone = false;                     // Whether its nodes were read, and updates do not support one of them.
@@ -231,6 +231,9 @@ struct Template {
 
   bool empty() const { return graph.get() == nullptr; }
   CallResult list_nodes() { return graphcache::list_nodes(graph.get(), &nodes); }
+  // Sets copies that are no slots to what they are. An executable made or updated from them then finds the memory that
+  // is at their addresses now (docs/semantics.md).
+  CallResult renew_copies(const std::vector<std::uint32_t>& copies);
   // Gives sinks the order of the nodes. An update pairs nodes from the sinks on, in the order in which they became
   // sinks, which no call tells (fact 22). REQUIRES: list_nodes(), has_context(), and no nodes of memory, which exclude
   // updates.

@@ -142,6 +142,44 @@ CUresult set_kernel_of_graph(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* pa
   return call_driver(Function::kGraphKernelNodeSetParams, [&] { return cudaGraphKernelNodeSetParams(node, &wanted); });
 }
 
+CUresult get_copy(CUgraphNode node, CUDA_MEMCPY3D* params) {
+  if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return call_driver(Function::kGraphMemcpyNodeGetParams, [&] {
+    cudaMemcpy3DParms copy;
+    const cudaError_t error = cudaGraphMemcpyNodeGetParams(node, &copy);
+    if (error != cudaSuccess) return error;
+    std::memset(static_cast<void*>(params), 0, sizeof *params);
+    params->srcMemoryType = params->dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+    params->srcDevice = reinterpret_cast<CUdeviceptr>(copy.srcPtr.ptr);
+    params->srcPitch = copy.srcPtr.pitch;
+    params->srcHeight = copy.srcPtr.ysize;
+    params->dstDevice = reinterpret_cast<CUdeviceptr>(copy.dstPtr.ptr);
+    params->dstPitch = copy.dstPtr.pitch;
+    params->dstHeight = copy.dstPtr.ysize;
+    params->WidthInBytes = copy.extent.width;
+    params->Height = copy.extent.height;
+    params->Depth = copy.extent.depth;
+    return cudaSuccess;
+  });
+}
+
+// Copies between addresses of unified memory, without offsets. The kind stays.
+CUresult set_copy(CUgraphNode node, const CUDA_MEMCPY3D* params) {
+  if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return call_driver(Function::kGraphMemcpyNodeSetParams, [&] {
+    cudaMemcpy3DParms copy;
+    const cudaError_t error = cudaGraphMemcpyNodeGetParams(node, &copy);
+    if (error != cudaSuccess) return error;
+    if (params->srcMemoryType != CU_MEMORYTYPE_UNIFIED || params->dstMemoryType != CU_MEMORYTYPE_UNIFIED) {
+      return cudaErrorNotSupported;
+    }
+    copy.srcPtr = {reinterpret_cast<void*>(params->srcDevice), params->srcPitch, 0, params->srcHeight};
+    copy.dstPtr = {reinterpret_cast<void*>(params->dstDevice), params->dstPitch, 0, params->dstHeight};
+    copy.extent = {params->WidthInBytes, params->Height, params->Depth};
+    return cudaGraphMemcpyNodeSetParams(node, &copy);
+  });
+}
+
 CUresult get_node_type(CUgraphNode node, CUgraphNodeType* type) {
   return call_driver(Function::kGraphNodeGetType,
                      [&] { return cudaGraphNodeGetType(node, reinterpret_cast<cudaGraphNodeType*>(type)); });
@@ -359,6 +397,8 @@ const EntryPoint kEntryPoints[] = {
     {"cuGraphKernelNodeGetParams", 12000, reinterpret_cast<void*>(&get_kernel_node)},
     {"cuGraphKernelNodeSetAttribute", 11080, reinterpret_cast<void*>(&set_kernel_attribute)},
     {"cuGraphKernelNodeSetParams", 12000, reinterpret_cast<void*>(&set_kernel_of_graph)},
+    {"cuGraphMemcpyNodeGetParams", 10000, reinterpret_cast<void*>(&get_copy)},
+    {"cuGraphMemcpyNodeSetParams", 10000, reinterpret_cast<void*>(&set_copy)},
     {"cuGraphNodeGetDependencies", 12030, reinterpret_cast<void*>(&get_dependencies)},
     {"cuGraphNodeGetDependentNodes", 12030, reinterpret_cast<void*>(&get_dependents)},
     {"cuGraphNodeGetType", 10000, reinterpret_cast<void*>(&get_node_type)},

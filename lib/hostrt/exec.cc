@@ -22,9 +22,21 @@ namespace graphcache::hostrt {
 bool has_its_memory(State& state, const NodeParams& params) {
   if (const auto* fill = std::get_if<FillParams>(&params)) return !is_freed(state, fill->destination);
   const auto* copy = std::get_if<CopyParams>(&params);
-  if (copy == nullptr || (!is_freed(state, copy->destination) && !is_freed(state, copy->source))) return true;
-  report_misuse(state, state.endings.here, "an executable gets a copy of freed memory, where the driver may crash");
-  return false;
+  if (copy == nullptr) return true;
+  if (is_freed(state, copy->destination) || is_freed(state, copy->source)) {
+    report_misuse(state, state.endings.here, "an executable gets a copy of freed memory, where the driver may crash");
+    return false;
+  }
+  const auto is_other = [&](const void* end, unsigned long long id) {
+    const unsigned long long now = allocation_id(state, end);
+    return id != 0 && now != 0 && now != id;
+  };
+  if (is_other(copy->destination, copy->destination_id) || is_other(copy->source, copy->source_id)) {
+    report_misuse(state, state.endings.here,
+                  "an executable gets a copy of memory that was freed and given out again since the copy was set: its "
+                  "launch loses the context");
+  }
+  return true;
 }
 
 namespace {

@@ -33,6 +33,9 @@ cudaError_t patch(const Call& call, cudaGraphExec_t handle, cudaGraphNode_t node
 cudaError_t patch_kernel(const Call& call, cudaGraphExec_t handle, cudaGraphNode_t node,
                          const cudaKernelNodeParams* wanted, bool on_current_device);
 
+// Gives an executable's copy other parameters by a patch or an update.
+void move_copy(CopyParams& params, const CopyParams& wanted);
+
 // Whether the graph has an executable and may have no second one.
 bool has_only_executable(const State& state, cudaGraph_t graph);
 

@@ -13,7 +13,7 @@ namespace {
 
 // A device-to-device copy accepts pageable memory at either end without an error, and later launches fail with
 // cudaErrorIllegalAddress (docs/semantics.md). The same holds for a copy with cudaMemcpyDefault that has managed memory
-// at one end and no pageable memory at the other.
+// at one end and no pageable memory at the other. What counts is the memory at the instantiation.
 bool is_illegal(const CopyParams& params) {
   const MemoryKind ends[] = {params.first_destination, params.first_source};
   const auto begins_with = [&](MemoryKind kind) { return ends[0] == kind || ends[1] == kind; };
@@ -31,10 +31,7 @@ cudaError_t patch_copy(CopyParams& params, const CopyParams& wanted) {
     return error;
   }
   if (!may_become(params, wanted)) return cudaErrorInvalidValue;
-  const CopyParams first = std::exchange(params, wanted);
-  params.first_destination = first.first_destination;
-  params.first_source = first.first_source;
-  params.is_illegal = is_illegal(params);
+  move_copy(params, wanted);
   return cudaSuccess;
 }
 
@@ -47,6 +44,13 @@ cudaError_t patch_fill(FillParams& params, const cudaMemsetParams* wanted) {
 }
 
 }  // namespace
+
+void move_copy(CopyParams& params, const CopyParams& wanted) {
+  const CopyParams first = std::exchange(params, wanted);
+  params.first_destination = first.first_destination;
+  params.first_source = first.first_source;
+  params.is_illegal = is_illegal(params);
+}
 
 cudaError_t patch_kernel(const Call& call, cudaGraphExec_t handle, cudaGraphNode_t node,
                          const cudaKernelNodeParams* wanted, bool on_current_device) {

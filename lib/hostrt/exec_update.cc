@@ -175,9 +175,9 @@ Refusal make_plan(const Program& program, const Graph& graph, unsigned long long
 
 void take_over(NodeParams& mine, const NodeParams& wanted) {
   auto* kernel = std::get_if<KernelParams>(&mine);
+  if (auto* copy = std::get_if<CopyParams>(&mine)) return move_copy(*copy, std::get<CopyParams>(wanted));
   if (kernel == nullptr) {
     mine = wanted;
-    if (auto* copy = std::get_if<CopyParams>(&mine)) note_memory(state(), *copy);
     return;
   }
   const auto& other = std::get<KernelParams>(wanted);

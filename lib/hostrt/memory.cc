@@ -208,6 +208,17 @@ bool is_pageable(const State& state, const void* address) {
   return memory_kind(state, address) == MemoryKind::kPageable;
 }
 
+unsigned long long allocation_id(const State& state, const void* address) {
+  const Allocation* found = find_pinned(state, address);
+  if (found == nullptr) found = find_allocation(state.device_memory, address);
+  return found != nullptr && found->block == nullptr ? found->id : 0;
+}
+
+bool is_other_pinned(const State& state, const void* address, unsigned long long id) {
+  const Allocation* const found = find_pinned(state, address);
+  return found != nullptr && id != 0 && found->id != id;
+}
+
 bool is_freed(const State& state, const void* address) {
   return find_allocation(state.quarantine.blocks(), address) != nullptr && find_pinned(state, address) == nullptr &&
          find_allocation(state.device_memory, address) == nullptr;

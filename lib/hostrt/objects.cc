@@ -2,6 +2,9 @@
 
 #include <type_traits>
 
+#include "state.h"
+#include "work.h"
+
 namespace graphcache::hostrt {
 
 cudaGraphNodeType node_type(const NodeParams& params) {
@@ -23,8 +26,14 @@ cudaGraphNodeType node_type(const NodeParams& params) {
       params);
 }
 
+void set_place(CopyParams& copy, const Place& place) {
+  copy.from = place;
+  copy.destination_id = allocation_id(state(), copy.destination);
+  copy.source_id = allocation_id(state(), copy.source);
+}
+
 void set_place(NodeParams& params, const Place& place) {
-  if (auto* copy = std::get_if<CopyParams>(&params)) copy->from = place;
+  if (auto* copy = std::get_if<CopyParams>(&params)) set_place(*copy, place);
   if (auto* fill = std::get_if<FillParams>(&params)) fill->from = place;
 }
 

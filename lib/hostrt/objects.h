@@ -69,10 +69,12 @@ struct CopyParams {
   Pitches destination_pitches = {};
   Pitches source_pitches = {};
   Place from = {};  // the call that set these parameters
-  // The memory kind at instantiation or at the last update of an executable's node. Patches do not change it.
+  // The allocations that both ends were in then, or 0 for memory that keeps its mapping when it is given out again.
+  unsigned long long destination_id = 0, source_id = 0;
+  // The memory kind at the instantiation. Patches and updates do not change it.
   MemoryKind first_destination = MemoryKind::kPageable;
   MemoryKind first_source = MemoryKind::kPageable;
-  bool is_illegal = false;  // a patch set memory that such a node cannot reach (exec_patch.cc)
+  bool is_illegal = false;  // it has got memory that such a node cannot reach (exec_patch.cc)
 
   bool is_flat() const { return height == 1 && depth == 1; }
 };
@@ -134,6 +136,7 @@ using NodeParams = std::variant<EmptyParams, KernelParams, CopyParams, FillParam
 cudaGraphNodeType node_type(const NodeParams& params);
 
 // Records the call that set the parameters, for reports of misuse.
+void set_place(CopyParams& copy, const Place& place);
 void set_place(NodeParams& params, const Place& place);
 
 // ---- Graphs ----

@@ -248,7 +248,10 @@ cudaError_t CUDARTAPI cudaGraphMemcpyNodeGetParams(cudaGraphNode_t node, struct 
 cudaError_t CUDARTAPI cudaGraphMemcpyNodeSetParams(cudaGraphNode_t node, const struct cudaMemcpy3DParms* pNodeParams) {
   return enter({Function::kGraphMemcpyNodeSetParams, node}, [&](const Call& call) {
     CopyParams* params = params_of<CopyParams>(call, node);
-    return params != nullptr ? read_copy(pNodeParams, params) : cudaErrorInvalidValue;
+    if (params == nullptr) return cudaErrorInvalidValue;
+    const cudaError_t error = read_copy(pNodeParams, params);
+    if (error == cudaSuccess) set_place(*params, call.state.endings.here);
+    return error;
   });
 }
 
@@ -258,8 +261,10 @@ cudaError_t CUDARTAPI cudaGraphMemcpyNodeSetParams1D(cudaGraphNode_t node, void*
     CopyParams* params = params_of<CopyParams>(call, node);
     if (params == nullptr || count == 0) return cudaErrorInvalidValue;
     const cudaError_t error = check_copy(dst, src, kind);
-    if (error == cudaSuccess) *params = CopyParams{dst, src, count, kind};
-    return error;
+    if (error != cudaSuccess) return error;
+    *params = CopyParams{dst, src, count, kind};
+    set_place(*params, call.state.endings.here);
+    return cudaSuccess;
   });
 }
 

@@ -68,7 +68,10 @@ class Runner {
   }
 
   void operator()(const CopyParams& copy) {
-    if (copy.is_illegal) throw IllegalAddress{};
+    if (copy.is_illegal || is_other_pinned(state_, copy.destination, copy.destination_id) ||
+        is_other_pinned(state_, copy.source, copy.source_id)) {
+      throw IllegalAddress{};
+    }
     for_each_row(copy, [&](const void* source, void* destination) {
       touch(copy.from, "the copy reads", source, copy.bytes);
       touch(copy.from, "the copy writes", destination, copy.bytes);

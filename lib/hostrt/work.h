@@ -45,6 +45,11 @@ MemoryKind memory_kind(const State& state, const void* address);
 bool is_pageable(const State& state, const void* address);
 bool is_freed(const State& state, const void* address);  // As long as the quarantine has it.
 
+// The id of the allocation of cudaMalloc, cudaMallocManaged or pinned memory that has this address, or 0.
+unsigned long long allocation_id(const State& state, const void* address);
+// Whether the address is in pinned memory of another id.
+bool is_other_pinned(const State& state, const void* address, unsigned long long id);
+
 // Calls enqueue(), or adds a node if the stream is capturing.
 cudaError_t submit(const Call& call, Stream& stream, NodeParams params);
 

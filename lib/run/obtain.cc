@@ -101,10 +101,11 @@ std::optional<CallResult> Run::take_over(Held& lender, const Plan& plan, const P
     // graph.
     Template& from = recorded(*lender).graph;
     if (from.empty()) brought.result = executable.base().clone(&from);
+    if (brought.result.error == cudaSuccess) brought.result = renew_graph();
     if (brought.result.error != cudaSuccess) {
       undo();
       update.done(brought.result);
-      if (is_fatal(brought.result.error)) return brought.result;
+      if (is_fatal(brought.result.error) || !from.empty()) return brought.result;  // Else there is no clone.
       core_.store.refuse(entry_.get(), &Policy::refuse_siblings);
       return std::nullopt;
     }
@@ -170,6 +171,15 @@ CallResult Run::buy(Plan& plan, bool may_evict) {
   return result;
 }
 
+// See Executable::renew().
+CallResult Run::renew_graph() {
+  if (is_graph_of_run_) return {};
+  const CallResult done =
+      Executable::renew(&own().graph, *own().content, call_, *core_.device->memory, &is_graph_whole_);
+  is_graph_of_run_ = done.error == cudaSuccess;
+  return done;
+}
+
 // Instantiates a plain executable, and plans one, if the device cannot update this one.
 CallResult Run::instantiate(Plan& plan) {
   RelaxedCaptureMode relaxed;
@@ -177,6 +187,7 @@ CallResult Run::instantiate(Plan& plan) {
   Device& device = *core_.device;
   const unsigned long long flags = core_.options.instantiate_flags;
   const bool with_table = plan.action == Plan::Action::kTable;
+  if (const CallResult renewed = renew_graph(); renewed.error != cudaSuccess) return renewed;
   if (of.grave.empty()) of.grave.emplace_back();  // Now, because this may throw.
   if (with_table || plan.writes_slots) {
     const CallResult result =

@@ -188,15 +188,12 @@ absl::Status Run::capture_template() {
                        std::move(infos));
   entry_->graphs = std::move(made);
   std::move(in_vain).Cancel();
-  has_new_graph_ = true;
+  is_graph_of_run_ = true;
   return absl::OkStatus();
 }
 
 // Gets an executable for the entry, which has a template, and launches it.
 absl::StatusOr<Outcome> Run::bring_back(Outcome by_sibling, Outcome by_own) {
-  bool is_whole = true;
-  const CallResult renewed = renew(&is_whole);
-  if (renewed.error != cudaSuccess) return replay_failed(renewed, EagerReason::kRefused, /*is_unfit=*/!is_whole);
   if (absl::Status lost = find_family(); !lost.ok()) return failed(std::move(lost));
   bool is_own = false;
   std::optional<CallResult> got;
@@ -215,8 +212,9 @@ absl::StatusOr<Outcome> Run::bring_back(Outcome by_sibling, Outcome by_own) {
   }
   if (got->error != cudaSuccess) {
     const bool is_of_memory = is_own && got->error == cudaErrorMemoryAllocation;
-    return replay_failed(*got, is_of_memory ? EagerReason::kOutOfMemory : EagerReason::kRefused,
-                         /*is_unfit=*/is_own && !is_of_memory);
+    // The graph cannot be instantiated, unless it was the run's values that did not fit into it.
+    const bool is_unfit = !is_graph_whole_ || (is_own && is_graph_of_run_ && !is_of_memory);
+    return replay_failed(*got, is_of_memory ? EagerReason::kOutOfMemory : EagerReason::kRefused, is_unfit);
   }
   // A new executable holds the captured values, and is patched.
   return launch(is_own ? by_own : by_sibling);
@@ -340,16 +338,12 @@ absl::Status Run::warm() try {
   }
   entry_->retry.at_once();
   if (executable() != nullptr) return absl::OkStatus();
-  bool is_whole = true;
-  CallResult result = renew(&is_whole);
-  if (result.error == cudaSuccess) {
-    if (absl::Status lost = find_family(); !lost.ok()) return failed(std::move(lost));
-    Held lender(nullptr, {core_});
-    std::optional<Plan> plan = decide(lender, {}, /*may_evict=*/false);
-    if (!plan) return warm_set(lender);
-    if (plan->action == Plan::Action::kDirect) return absl::OkStatus();
-    result = buy(*plan, /*may_evict=*/false);
-  }
+  if (absl::Status lost = find_family(); !lost.ok()) return failed(std::move(lost));
+  Held lender(nullptr, {core_});
+  std::optional<Plan> plan = decide(lender, {}, /*may_evict=*/false);
+  if (!plan) return warm_set(lender);
+  if (plan->action == Plan::Action::kDirect) return absl::OkStatus();
+  CallResult result = buy(*plan, /*may_evict=*/false);
   if (result.error == cudaSuccess) {
     Operation upload(core_, EventKind::kUpload, *entry_, &Stats::first_launch_time);
     const RelaxedCaptureMode relaxed;
@@ -359,7 +353,7 @@ absl::Status Run::warm() try {
     upload.done(result);
   }
   if (result.error == cudaSuccess) return absl::OkStatus();
-  if (!is_fatal(result.error)) core_.give_up(*entry_, Loss::kFailed, /*and_template=*/!is_whole);
+  if (!is_fatal(result.error)) core_.give_up(*entry_, Loss::kFailed, /*and_template=*/!is_graph_whole_);
   return failed(cuda_failure(result.call, result.error));
 } catch (...) {
   return threw();

@@ -234,47 +234,78 @@ TEST_F(RecorderTest, CopiesOfEveryKindMayBecomeEmpty) {
   cache.clear();
 }
 
-// A copy captured with device or managed memory must not be given pageable host memory: CUDA accepts the patch, and the
-// launch destroys the context (docs/semantics.md).
-TEST_F(RecorderTest, PageableMemoryMayTakeTheDevicesPlace) {
-  constexpr std::size_t kBytes = 64;
-  const PinnedBuffer<char> pinned(kBytes);
-  std::vector<char> pageable(kBytes);
-  DeviceBuffer<char> on_device(kBytes), from(kBytes), to(kBytes);
-  char* const places[] = {on_device.get(), pinned.get(), pageable.data()};
-  constexpr int kPageable = 2;
-  int value = 0, number = 0;
+// An executable instantiated with a copy of device or managed memory must not be given pageable host memory: CUDA
+// accepts the patch or update, and the launch destroys the context (docs/semantics.md).
+class PageableCopies : public RecorderTest {
+ protected:
+  static constexpr int kPageable = 2;
+  static constexpr std::size_t kBytes = 64;
+
+  // Copies from or to memory of a kind that may be another in each run.
+  void copy(Cache& in, const Key& of, int place, bool is_source, int kernels = 1) {
+    SCOPED_TRACE(testing::Message() << "run " << ++value_ << ", place " << place << ", source " << is_source);
+    const std::vector<char> wanted(kBytes, static_cast<char>(value_));
+    char* const memory = places_[place];
+    if (is_source) {
+      CUDA_OK(cudaMemcpy(memory, wanted.data(), kBytes, cudaMemcpyDefault));
+      CUDA_OK(cudaDeviceSynchronize());  // cudaMemcpy from pageable memory may return before the copy has arrived.
+    } else {
+      from_.write(wanted);
+    }
+    ASSERT_SUCCESS(in.run(of, stream, params(memory), [&](Recorder& rec, Slot<char*> slot) {
+      if (is_source) {
+        rec.memcpy(to_.get(), slot, kBytes, cudaMemcpyDefault);
+      } else {
+        rec.memcpy(slot, from_.get(), kBytes, cudaMemcpyDefault);
+      }
+      for (int i = 0; i < kernels; ++i) rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 1.0f);
+    }));
+    ASSERT_TRUE(cuda_ok(cudaStreamSynchronize(stream)));
+    std::vector<char> got(kBytes);
+    CUDA_OK(cudaMemcpy(got.data(), is_source ? to_.get() : memory, kBytes, cudaMemcpyDefault));
+    EXPECT_EQ(got, wanted);
+  }
+
+  int value_ = 0;
+  const PinnedBuffer<char> pinned_{kBytes};
+  std::vector<char> pageable_ = std::vector<char>(kBytes);
+  DeviceBuffer<char> on_device_{kBytes}, from_{kBytes}, to_{kBytes};
+  char* const places_[3] = {on_device_.get(), pinned_.get(), pageable_.data()};
+};
+
+TEST_F(PageableCopies, TakeTheDevicesPlace) {
+  int number = 0;
   for (const int first : {0, 1, 2}) {
     for (const bool is_source : {true, false}) {
       const Key the_key = key("k", number++);
       for (const int place : {first, kPageable, first, 0, kPageable, kPageable, 1, kPageable, first}) {
-        SCOPED_TRACE(testing::Message() << "first " << first << ", place " << place << ", source " << is_source);
-        ++value;
-        const std::vector<char> wanted(kBytes, static_cast<char>(value));
-        char* const memory = places[place];
-        if (is_source) {
-          CUDA_OK(cudaMemcpy(memory, wanted.data(), kBytes, cudaMemcpyDefault));
-          CUDA_OK(cudaDeviceSynchronize());  // cudaMemcpy from pageable memory may return before the copy has arrived.
-        } else {
-          from.write(wanted);
-        }
-        ASSERT_SUCCESS(cache.run(the_key, stream, params(memory), [&](Recorder& rec, Slot<char*> slot) {
-          if (is_source) {
-            rec.memcpy(to.get(), slot, kBytes, cudaMemcpyDefault);
-          } else {
-            rec.memcpy(slot, from.get(), kBytes, cudaMemcpyDefault);
-          }
-        }));
-        ASSERT_TRUE(cuda_ok(cudaStreamSynchronize(stream)));
-        std::vector<char> got(kBytes);
-        CUDA_OK(cudaMemcpy(got.data(), is_source ? to.get() : memory, kBytes, cudaMemcpyDefault));
-        EXPECT_EQ(got, wanted);
+        copy(cache, the_key, place, is_source);
       }
     }
   }
   EXPECT_GT(cache.stats().outcome(Outcome::kEager), 0u);
   EXPECT_GT(cache.stats().outcome(Outcome::kPatched), 0u);
   cache.clear();
+}
+
+TEST_F(PageableCopies, TakeTheDevicesPlaceInASiblingsExecutable) {
+  std::uint32_t random = 1;
+  const auto draw = [&](std::uint32_t below) { return (random = random * 1664525 + 1013904223) / 65536 % below; };
+  std::uint64_t updates = 0, patches = 0;
+  for (int round = 0; round < 24; ++round) {
+    for (const Sharing sharing : {Sharing::kNever, Sharing::kUpdates, Sharing::kTable}) {
+      SCOPED_TRACE(testing::Message() << "round " << round << ", sharing " << static_cast<int>(sharing));
+      Cache small(forced(sharing, {.max_executables = 1}));
+      for (int i = 0; i < 40 && !HasFatalFailure(); ++i) {
+        const auto which = static_cast<int>(draw(3));  // The third has no sibling, and evicts.
+        copy(small, key("k", which), static_cast<int>(draw(3)), round % 2 == 0, which == 2 ? 2 : 1);
+      }
+      updates += small.stats().updates;
+      patches += small.stats().outcome(Outcome::kPatched);
+    }
+  }
+  EXPECT_GT(updates, 0u);
+  EXPECT_GT(patches, 0u);
 }
 
 // An explicit kind is a claim by the caller. The replacement for an empty copy depends on the memory itself.

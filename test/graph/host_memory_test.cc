@@ -10,7 +10,9 @@
 
 #include "conditional/conditional.h"
 #include "cuda/compat.h"
+#include "forced_ways.h"
 #include "graph_support.h"
+#include "graphcache/body.h"
 #include "host_memory_support.h"
 
 namespace graphcache::test {
@@ -238,6 +240,53 @@ TEST_F(HostMemoryCopiesTest, MemoryThatTheRuntimeKnowsIsCopiedByGraphs) {
   EXPECT_EQ(data.first(), 5);
   expect_advice(cache, key("unregistered"));
   CUDA_OK(cudaFree(managed));
+}
+
+// The memory of earlier runs is gone, and other memory is at its address. Each run makes or updates an executable: a
+// launch alone, or a switch by a table, would lose the context (docs/semantics.md).
+TEST_F(HostMemoryCopiesTest, MemoryMayBeRegisteredAnewBeforeASwitch) {
+  Pages pages(4096);
+  float* const memory = pages.as<float>();
+  DeviceBuffer<float> twice(kSize), flag(1, 1);
+  const auto run = [&](Cache& in, int place, int which) {
+    return in.run(key("switches", place, which), stream, [&](Recorder& rec) {
+      const std::size_t bytes = data.bytes();
+      const auto put = [&](void* to, const void* from) {
+        CUDA_OK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, rec.stream()));
+      };
+      if (place < 4) copy(rec, kWays[place], data.get(), memory, bytes, cudaMemcpyHostToDevice);
+      if (place == 4) {
+        CUDA_OK(
+            cudaMemcpy2DAsync(data.get(), bytes / 2, memory, bytes / 2, bytes / 2, 2, cudaMemcpyDefault, rec.stream()));
+      } else if (place == 5) {
+        float* own = nullptr;
+        CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&own), bytes, rec.stream()));
+        put(own, memory);
+        put(data.get(), own);
+        CUDA_OK(cudaFreeAsync(own, rec.stream()));
+      } else if (place == 6) {
+        if_node(rec, reinterpret_cast<const unsigned*>(flag.get()),
+                [&](Body& body) { body.memcpy(data.get(), memory, bytes); });
+      }
+      rec.launch(add, {1, 32}, data.get(), kSize, static_cast<float>(100 * which));
+      rec.memcpy(twice.get(), data.get(), bytes);
+    });
+  };
+  for (const Sharing sharing : {Sharing::kNever, Sharing::kUpdates}) {
+    for (int place = 0; place < 7; ++place) {
+      SCOPED_TRACE(testing::Message() << "sharing " << static_cast<int>(sharing) << ", place " << place);
+      Cache small(forced(sharing, {.max_executables = 1}));
+      for (int i = 0; i < 8; ++i) {
+        std::fill_n(memory, kSize, static_cast<float>(i));
+        CUDA_OK(cudaHostRegister(memory, pages.bytes(), cudaHostRegisterDefault));
+        EXPECT_SUCCESS(run(small, place, i % 2));
+        EXPECT_EQ(twice.read(), std::vector<float>(kSize, static_cast<float>(i + 100 * (i % 2))));
+        CUDA_OK(cudaHostUnregister(memory));
+      }
+      EXPECT_EQ(small.stats().outcome(Outcome::kEager), 0u);
+      EXPECT_EQ(small.stats().captures, 2u);
+    }
+  }
 }
 
 // The runtime does not know it until the graph's first launch.

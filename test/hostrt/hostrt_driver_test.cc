@@ -453,17 +453,17 @@ class HostrtCopies : public HostrtLogTest {
   int pageable_[2];
 };
 
-TEST_F(HostrtCopies, APatchFromTheDevicesToPageableMemoryIsAnIllegalAddress) {
+TEST_F(HostrtCopies, FromTheDevicesToPageableMemoryIsAnIllegalAddress) {
   constexpr Memory kAll[] = {kDevice, kManaged, kPinned, kPageable};
   for (const Memory first : kAll) {
     for (const Memory second : kAll) {
       SCOPED_TRACE(first * 10 + second);
       const bool is_illegal = (first == kDevice || first == kManaged) && second == kPageable;
       const cudaError_t expected = is_illegal ? cudaErrorIllegalAddress : cudaSuccess;
-      GIVES(expected, outcome({first, kDevice}, {second, kDevice}, cudaMemcpyDefault, false));
-      GIVES(expected, outcome({kDevice, first}, {kDevice, second}, cudaMemcpyDefault, false));
-      GIVES(cudaSuccess, outcome({first, kDevice}, {second, kDevice}, cudaMemcpyDefault, true));
-      GIVES(cudaSuccess, outcome({kDevice, first}, {kDevice, second}, cudaMemcpyDefault, true));
+      for (const bool by_update : {false, true}) {
+        GIVES(expected, outcome({first, kDevice}, {second, kDevice}, cudaMemcpyDefault, by_update));
+        GIVES(expected, outcome({kDevice, first}, {kDevice, second}, cudaMemcpyDefault, by_update));
+      }
     }
   }
   GIVES(cudaErrorIllegalAddress, outcome({kPinned, kManaged}, {kPageable, kManaged}, cudaMemcpyDefault, false));
@@ -496,11 +496,16 @@ TEST_F(HostrtCopies, APatchBackMakesACopyWhole) {
   OK(patch_to(&pageable));
   OK(patch_to(device));
   expect_copied(6);
-  OK(patch_to(&pageable));
-  OK(update(executable, captured(&pageable)));  // it is a copy of pageable memory from now on
-  OK(patch_to(device));
-  OK(patch_to(&pageable));
-  expect_copied(7);
+  OK(update(executable, captured(&pageable)));
+  OK(update(executable, graph));
+  expect_copied(6);
+  const cudaGraph_t of_host = captured(&pageable);
+  const cudaGraphExec_t other = instantiate(of_host);
+  OK(update(other, graph));
+  OK(cudaGraphExecMemcpyNodeSetParams1D(other, nodes_of(of_host)[0], to, &pageable, sizeof(int), cudaMemcpyDefault));
+  OK(cudaGraphLaunch(other, stream_));
+  OK(cudaStreamSynchronize(stream_));
+  EXPECT_EQ(7, *to);
 }
 
 }  // namespace

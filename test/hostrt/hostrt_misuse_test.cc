@@ -45,6 +45,30 @@ TEST_F(HostrtMisuse, AnExecutableWithACopyOfFreedMemory) {
   OK(cudaFree(other));
 }
 
+TEST_F(HostrtMisuse, AnExecutableWithACopyOfMemoryThatIsRegisteredAnew) {
+  int memory = 5;
+  int* other = nullptr;
+  OK(cudaMalloc(reinterpret_cast<void**>(&other), 64));
+  OK(cudaHostRegister(&memory, sizeof memory, cudaHostRegisterDefault));
+  const auto captured = [&] {
+    return capture([&] { OK(cudaMemcpyAsync(other, &memory, 4, cudaMemcpyDefault, stream_)); });
+  };
+  const cudaGraph_t graph = captured();
+  const cudaGraphExec_t executable = instantiate(captured());
+  OK(cudaHostUnregister(&memory));
+  OK(cudaHostRegister(&memory, sizeof memory, cudaHostRegisterDefault));
+  const auto expect_reported = [&] {
+    expect_misuse(HasSubstr("an executable gets a copy of memory that was freed and given out again"));
+  };
+  instantiate(graph);
+  expect_reported();
+  cudaGraphExecUpdateResultInfo info = {};
+  OK(cudaGraphExecUpdate(executable, graph, &info));
+  expect_reported();
+  const cudaError_t launched = cudaGraphLaunch(executable, stream_);
+  EXPECT_EQ(cudaErrorIllegalAddress, launched != cudaSuccess ? launched : cudaStreamSynchronize(stream_));
+}
+
 // ---- Places ----
 
 TEST_F(HostrtMisuse, AStaleHandleNamesBothPlaces) {

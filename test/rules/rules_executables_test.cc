@@ -157,6 +157,38 @@ TEST_F(Fact13, AGraphWithFreedMemoryMakesNoExecutableUntilItsNodeIsSet) {
   EXPECT_EQ(6, read(1));
 }
 
+// Without the sets, the launch loses the context.
+TEST_F(Fact13, ACopyOfMemoryThatIsRegisteredAnewIsWholeOnceItIsSet) {
+  alignas(4096) static float memory[1024];
+  OK(cudaHostRegister(memory, sizeof memory, cudaHostRegisterDefault));
+  const auto captured = [&](float value) {
+    return capture([&] {
+      OK(put(value, stream_));
+      OK(cudaMemcpyAsync(device_ + 1, memory, 4, cudaMemcpyDefault, stream_));
+    });
+  };
+  const cudaGraph_t first = captured(1), second = captured(2);
+  const cudaGraphExec_t executable = instantiate(captured(3));
+  OK(cudaHostUnregister(memory));
+  OK(cudaHostRegister(memory, sizeof memory, cudaHostRegisterDefault));
+  memory[0] = 5;
+  cudaMemcpy3DParms copy = {};
+  OK(cudaGraphMemcpyNodeGetParams(nodes(first)[1], &copy));
+  OK(cudaGraphMemcpyNodeSetParams(nodes(first)[1], &copy));
+  OK(cudaGraphMemcpyNodeSetParams1D(nodes(second)[1], device_ + 1, memory, 4, cudaMemcpyDefault));
+  int value = 0;
+  for (const cudaGraph_t graph : {first, second}) {
+    ++value;
+    EXPECT_EQ(value, run(instantiate(graph)));
+    EXPECT_EQ(5, read(1));
+    OK(update(executable, graph));
+    OK(put(0, stream_));
+    EXPECT_EQ(value, run(executable));
+    EXPECT_EQ(5, read(1));
+  }
+  OK(cudaHostUnregister(memory));
+}
+
 TEST_F(Fact14, LaunchesOfOneExecutableKeepTheValuesTheyWereGiven) {
   const cudaGraph_t graph = capture([this] { OK(plus(1, stream_)); });
   const cudaGraphExec_t executable = instantiate(graph);
