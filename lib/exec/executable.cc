@@ -98,7 +98,7 @@ cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Conten
                                     DeviceMemory& memory, std::unique_ptr<Executable>* out) {
   // Allocated first, because this may throw.
   std::unique_ptr<Executable> executable(new Executable(memory));
-  executable->hold(std::move(content), base.values);
+  executable->hold(content, executable->slots_of(*content, base.values), base.values.empty());
   const cudaError_t error = graphcache::instantiate(base.graph, flags, &executable->exec_);
   if (error != cudaSuccess) return error;
   executable->base_ = std::exchange(base, {});
@@ -106,7 +106,6 @@ cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Conten
   return cudaSuccess;
 }
 
-// The slots as captured, except copies and sets if their graph has other values.
 Slots Executable::slots_of(const Content& content, absl::Span<const unsigned char> of_graph) {
   Slots slots = content.slots;
   for (SlotNode& node : slots.nodes) {
@@ -125,14 +124,13 @@ Slots Executable::slots_of(const Content& content, absl::Span<const unsigned cha
   return slots;
 }
 
-Slots Executable::hold(std::shared_ptr<const Content> content, absl::Span<const unsigned char> of_graph) {
-  Slots before = std::exchange(slots_, slots_of(*content, of_graph));
+Slots Executable::hold(std::shared_ptr<const Content> content, Slots slots, bool is_of_values) {
   if (kept_ != nullptr) formers_.push_back(std::move(kept_));
   content_ = std::move(content);
   kept_ = content_->kept.lock();
   values_ = content_->values;
-  is_of_values_ = of_graph.empty();
-  return before;
+  is_of_values_ = is_of_values;
+  return std::exchange(slots_, std::move(slots));
 }
 
 CallResult Executable::patch(const detail::Call& call, std::size_t* patched_nodes) {
@@ -207,7 +205,7 @@ BroughtOver Executable::bring_over(const Template& graph, std::shared_ptr<const 
     return refuse(static_cast<std::size_t>(refused - graph.nodes.begin()), reason(info.result));
   }
   brought.updated = true;
-  hold(std::move(to), graph.values);
+  hold(std::move(to), std::move(slots), graph.values.empty());
   brought.result = patch(call, &brought.patched_nodes);
   return brought;
 }

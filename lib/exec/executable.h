@@ -97,9 +97,10 @@ class Executable {
 
   explicit Executable(DeviceMemory& memory) : memory_(memory) {}
 
-  // Takes the content as captured, but with these values of copies and sets if their graph has others. Returns the
-  // former slots.
-  Slots hold(std::shared_ptr<const Content> content, absl::Span<const unsigned char> of_graph = {});
+  // The content's slots as captured, but with these values of copies and sets, if any.
+  Slots slots_of(const Content& content, absl::Span<const unsigned char> of_graph = {});
+  // Takes a content whose copies and sets have the values of the capture or not. Returns the former slots.
+  Slots hold(std::shared_ptr<const Content> content, Slots slots, bool is_of_values = true);
   void take_values(const detail::Call& call) {
     values_.assign(call.values, call.values + call.values_size);
     is_of_values_ = true;
@@ -127,7 +128,6 @@ class Executable {
   bool is_of_values_ = true;  // If not, copies and sets have other values: those of their graph.
 
  private:
-  Slots slots_of(const Content& content, absl::Span<const unsigned char> of_graph);
   CallResult set_kernel(const SlotNode& node);
   CallResult set_memcpy(const SlotNode& node);
   CallResult set_memset(const SlotNode& node);

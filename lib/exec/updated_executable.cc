@@ -162,7 +162,7 @@ std::size_t UpdatedExecutable::estimated_device_bytes(const Content& content) {
 CallResult UpdatedExecutable::instantiate(Template& from, std::shared_ptr<const Content> content, bool with_table,
                                           unsigned long long flags, Device& device, std::unique_ptr<Executable>* out) {
   std::unique_ptr<UpdatedExecutable> executable(new UpdatedExecutable(device));
-  executable->hold(std::move(content), from.values);
+  executable->hold(content, executable->slots_of(*content, from.values), from.values.empty());
   Template& base = executable->base_;
   CallResult done = from.clone(&base);
   if (done.error == cudaSuccess) done = executable->add_updater_node(device, with_table);
@@ -390,7 +390,7 @@ CallResult UpdatedExecutable::patch(const detail::Call& call, std::size_t* patch
 
 BroughtOver UpdatedExecutable::switch_set(std::shared_ptr<const Content> to, const detail::Call& call) {
   BroughtOver brought;
-  const Slots before = hold(std::move(to));
+  const Slots before = hold(to, slots_of(*to));
   // Nodes that only the host sets: their captured parameters may differ as well.
   for (const std::uint32_t i : others_) {
     const SlotNode& node = slots_.nodes[i];
