@@ -10,6 +10,7 @@
 #include "cuda/errors.h"
 #include "graph/fields.h"
 #include "graph/inspect.h"
+#include "graph/outside.h"
 
 namespace graphcache {
 namespace {
@@ -40,12 +41,6 @@ bool applies_nothing(cudaError_t error) {
   return error == cudaErrorGraphExecUpdateFailure || error == cudaErrorNotSupported || error == cudaErrorInvalidValue;
 }
 
-// Whether this seems to be host memory that no runtime call has allocated or registered.
-bool may_be_pageable(const void* memory) {
-  const PointerAttributes attributes(memory);
-  return attributes.is_pageable() || attributes.query.error != cudaSuccess;
-}
-
 constexpr const char *kSetsCopy = "cudaGraphExecMemcpyNodeSetParams1D", *kSetsSet = "cudaGraphExecMemsetNodeSetParams";
 
 struct Copy {
@@ -66,15 +61,6 @@ CallResult take(Slots& slots, const SlotNode& node, DeviceMemory& memory, Copy* 
     if (const CallResult made = memory.scratch(node.dst_device, &to); made.error != cudaSuccess) return made;
     if (const CallResult made = memory.scratch(node.src_device, &from); made.error != cudaSuccess) return made;
     *out = {to, from + 1, 1, copy.kind};
-  } else if (node.must_stay) {
-    // The call would succeed, and the launch would destroy the context (docs/semantics.md).
-    const auto is_pageable = [&](std::size_t field, const void* end) {
-      return slots.binding(&node, field) != nullptr && may_be_pageable(end);
-    };
-    if (is_pageable(offsetof(cudaMemcpy3DParms, dstPtr.ptr), out->dst) ||
-        is_pageable(offsetof(cudaMemcpy3DParms, srcPtr.ptr), out->src)) {
-      return {kSetsCopy, cudaErrorInvalidValue, /*latches=*/false};
-    }
   }
   return {};
 }
@@ -98,7 +84,8 @@ cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Conten
                                     DeviceMemory& memory, std::unique_ptr<Executable>* out) {
   // Allocated first, because this may throw.
   std::unique_ptr<Executable> executable(new Executable(memory));
-  executable->hold(content, executable->slots_of(*content, base.values), base.values.empty());
+  executable->hold_copies(executable->copies_of(base, *content));
+  executable->hold(std::move(content), base.values);
   const cudaError_t error = graphcache::instantiate(base.graph, flags, &executable->exec_);
   if (error != cudaSuccess) return error;
   executable->base_ = std::exchange(base, {});
@@ -106,31 +93,65 @@ cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Conten
   return cudaSuccess;
 }
 
-Slots Executable::slots_of(const Content& content, absl::Span<const unsigned char> of_graph) {
-  Slots slots = content.slots;
-  for (SlotNode& node : slots.nodes) {
-    if (node.type == cudaGraphNodeTypeKernel) continue;
-    if (!of_graph.empty()) slots.update_fields(node, of_graph.data());
-    if (node.type != cudaGraphNodeTypeMemcpy) continue;
-    // What counts is the memory that the executable was instantiated with.
-    Copy copy;
-    if (content_ != nullptr) {
-      const SlotNode* const before = slots_.node(node.index);
-      node.must_stay = before == nullptr || before->must_stay;
-    } else if (!of_graph.empty() && take(slots, node, memory_, &copy).error == cudaSuccess) {
-      node.must_stay = must_stay(PointerAttributes(copy.dst), PointerAttributes(copy.src));
-    }
-  }
-  return slots;
+Executable::HeldCopy Executable::held(std::uint32_t node, const void* dst, const void* src) {
+  const PointerAttributes to(dst), from(src);
+  const auto is_pageable = [](const void* end, const PointerAttributes& at) {
+    return end != nullptr && at.is_pageable();  // An array has no pointer.
+  };
+  const auto is_of_device = [](const void* end, const PointerAttributes& at) {
+    return end == nullptr || at.type == cudaMemoryTypeDevice || at.type == cudaMemoryTypeManaged;
+  };
+  const bool is_far = dst != nullptr && src != nullptr && to.device != from.device;
+  HeldCopy copy{node, must_stay(to, from), is_pageable(dst, to) || is_pageable(src, from), dst, src};
+  if (is_of_device(dst, to) && is_of_device(src, from) && !is_far) return copy;
+  copy.dst_id = allocation_at(reinterpret_cast<std::uintptr_t>(dst)).id;
+  copy.src_id = allocation_at(reinterpret_cast<std::uintptr_t>(src)).id;
+  return copy;
 }
 
-Slots Executable::hold(std::shared_ptr<const Content> content, Slots slots, bool is_of_values) {
+// Copies of an update keep what counts of those at the instantiation.
+std::vector<Executable::HeldCopy> Executable::copies_of(const Template& graph, const Content& content) const {
+  std::vector<HeldCopy> copies;
+  (void)graph.each_copy(content, [&](cudaGraphNode_t node, std::uint32_t index) {
+    cudaMemcpy3DParms copy = {};
+    const CallResult read{"cudaGraphMemcpyNodeGetParams", cudaGraphMemcpyNodeGetParams(node, &copy)};
+    HeldCopy now = held(index, copy.dstPtr.ptr, copy.srcPtr.ptr);
+    const std::size_t i = copies.size();
+    if (content_ != nullptr) now.must_stay = i >= copies_.size() || copies_[i].must_stay;
+    copies.push_back(now);
+    return read;
+  });
+  return copies;
+}
+
+void Executable::hold_copies(std::vector<HeldCopy> copies) {
+  copies_ = std::move(copies);
+  copies_host_memory_ = std::ranges::any_of(copies_, &HeldCopy::is_of_host);
+}
+
+bool Executable::has_its_memory(const unsigned char* values) {
+  if (!copies_host_memory_) return true;
+  const auto is_there = [](const void* end, std::uint64_t id) {
+    return id == 0 || allocation_at(reinterpret_cast<std::uintptr_t>(end)).id == id;
+  };
+  return std::ranges::all_of(copies_, [&](const HeldCopy& copy) {
+    const SlotNode* const node = values != nullptr && copy.is_of_host() ? slots_.node(copy.node) : nullptr;
+    return (node != nullptr && slots_.differs(*node, values)) ||
+           (is_there(copy.dst, copy.dst_id) && is_there(copy.src, copy.src_id));
+  });
+}
+
+Slots Executable::hold(std::shared_ptr<const Content> content, absl::Span<const unsigned char> of_graph) {
   if (kept_ != nullptr) formers_.push_back(std::move(kept_));
   content_ = std::move(content);
   kept_ = content_->kept.lock();
+  Slots before = std::exchange(slots_, content_->slots);
   values_ = content_->values;
-  is_of_values_ = is_of_values;
-  return std::exchange(slots_, std::move(slots));
+  is_of_values_ = of_graph.empty();
+  for (const SlotNode& node : slots_.nodes) {
+    if (!is_of_values_ && node.type != cudaGraphNodeTypeKernel) slots_.update_fields(node, of_graph.data());
+  }
+  return before;
 }
 
 CallResult Executable::patch(const detail::Call& call, std::size_t* patched_nodes) {
@@ -149,53 +170,53 @@ CallResult Executable::patch_node(const SlotNode& node, const detail::Call& call
   return result;
 }
 
-CallResult Executable::renew(Template* graph, const Content& content, const detail::Call& call, DeviceMemory& memory,
-                             bool* is_whole) {
-  *is_whole = true;
+CallResult Executable::renew(Template* graph, const Content& content, const detail::Call& call, DeviceMemory& memory) {
   const RelaxedCaptureMode relaxed;
-  if (const CallResult done = graph->renew_copies(content.copies); done.error != cudaSuccess) return done;
-  const auto is_kernel = [](const SlotNode& node) { return node.type == cudaGraphNodeTypeKernel; };
-  if (std::ranges::all_of(content.slots.nodes, is_kernel)) return {};
   std::vector<unsigned char> values(call.values, call.values + call.values_size);
   Slots slots = content.slots;
-  for (const bool sets : {false, true}) {  // First it looks whether the values are fit.
-    for (const SlotNode& node : slots.nodes) {
-      if (is_kernel(node)) continue;
-      slots.update_fields(node, call.values);
-      const cudaGraphNode_t at = graph->nodes[node.index];
-      Copy copy;
-      cudaMemsetParams set;
-      const bool is_copy = node.type == cudaGraphNodeTypeMemcpy;
-      CallResult done = is_copy ? take(slots, node, memory, &copy) : take(slots, node, memory, &set);
-      if (sets && done.error == cudaSuccess && is_copy) {
-        done = {"cudaGraphMemcpyNodeSetParams1D",
-                cudaGraphMemcpyNodeSetParams1D(at, copy.dst, copy.src, copy.bytes, copy.kind)};
-      } else if (sets && done.error == cudaSuccess) {
-        done = {"cudaGraphMemsetNodeSetParams", cudaGraphMemsetNodeSetParams(at, &set)};
-      }
-      *is_whole = !sets || done.error == cudaSuccess;
-      if (done.error != cudaSuccess) return done;
+  CallResult done = graph->each_copy(content, [&](cudaGraphNode_t node, std::uint32_t index) -> CallResult {
+    if (slots.node(index) != nullptr) return {};
+    // What the runtime's getter gives of a 2-D copy is another copy to cudaGraphExecUpdate (docs/semantics.md).
+    CUDA_MEMCPY3D copy;
+    CUresult result = driver().copy_params(node, &copy);
+    if (result == CUDA_SUCCESS) result = driver().set_copy_params(node, &copy);
+    return {"cudaGraphMemcpyNodeSetParams, by the driver", static_cast<cudaError_t>(result), /*latches=*/false};
+  });
+  for (const SlotNode& node : slots.nodes) {
+    if (done.error != cudaSuccess) return done;
+    if (node.type == cudaGraphNodeTypeKernel) continue;
+    slots.update_fields(node, call.values);
+    const cudaGraphNode_t at = graph->nodes[node.index];
+    Copy copy;
+    cudaMemsetParams set;
+    const bool is_copy = node.type == cudaGraphNodeTypeMemcpy;
+    done = is_copy ? take(slots, node, memory, &copy) : take(slots, node, memory, &set);
+    if (done.error == cudaSuccess && is_copy) {
+      done = {"cudaGraphMemcpyNodeSetParams1D",
+              cudaGraphMemcpyNodeSetParams1D(at, copy.dst, copy.src, copy.bytes, copy.kind)};
+    } else if (done.error == cudaSuccess) {
+      done = {"cudaGraphMemsetNodeSetParams", cudaGraphMemsetNodeSetParams(at, &set)};
     }
   }
-  graph->values = std::move(values);
-  return {};
+  if (done.error == cudaSuccess) graph->values = std::move(values);
+  return done;
 }
 
 BroughtOver Executable::bring_over(const Template& graph, std::shared_ptr<const Content> to, const detail::Call& call) {
   BroughtOver brought;
   const auto refuse = [&](std::size_t node, const char* why) {
+    brought.is_whole = true;
     // "node 12, kernel add(float*): the type of the node differs".
     if (node < to->nodes.size()) brought.refusal = absl::StrCat("node ", node, ", ", kind_of(to->nodes[node]), ": ");
     brought.refusal += why;
     return std::move(brought);
   };
-  Slots slots = slots_of(*to, graph.values);
-  for (const SlotNode& node : slots.nodes) {
-    Copy copy;
-    if (node.type != cudaGraphNodeTypeMemcpy) continue;
-    brought.result = take(slots, node, memory_, &copy);
-    if (brought.result.error == cudaErrorInvalidValue) return refuse(node.index, "its memory is pageable now");
-    if (brought.result.error != cudaSuccess) return brought;
+  std::vector<HeldCopy> copies = copies_of(graph, *to);
+  if (const HeldCopy* const copy = unfit(copies)) {
+    brought.result = {"cudaGraphExecUpdate", cudaErrorInvalidValue, /*latches=*/false};
+    if (to->slots.node(copy->node) == nullptr) return refuse(copy->node, "pageable memory cannot take its place");
+    brought.is_whole = true;  // Other values may be fit.
+    return brought;
   }
   cudaGraphExecUpdateResultInfo info = {};
   brought.result = {"cudaGraphExecUpdate", cudaGraphExecUpdate(exec_.get(), graph.graph.get(), &info)};
@@ -205,7 +226,8 @@ BroughtOver Executable::bring_over(const Template& graph, std::shared_ptr<const 
     return refuse(static_cast<std::size_t>(refused - graph.nodes.begin()), reason(info.result));
   }
   brought.updated = true;
-  hold(std::move(to), std::move(slots), graph.values.empty());
+  hold_copies(std::move(copies));
+  hold(std::move(to), graph.values);
   brought.result = patch(call, &brought.patched_nodes);
   return brought;
 }
@@ -247,6 +269,16 @@ CallResult Executable::set_kernel(const SlotNode& node) {
 CallResult Executable::set_memcpy(const SlotNode& node) {
   Copy copy;
   if (const CallResult taken = take(slots_, node, memory_, &copy); taken.error != cudaSuccess) return taken;
+  const auto found = std::ranges::find(copies_, node.index, &HeldCopy::node);
+  const bool moves = found != copies_.end() && (found->dst != copy.dst || found->src != copy.src);
+  if (moves) {
+    HeldCopy now = held(node.index, copy.dst, copy.src);
+    now.must_stay = found->must_stay;
+    // The call would succeed, and the launch would destroy the context (docs/semantics.md).
+    if (now.must_stay && now.is_pageable) return {kSetsCopy, cudaErrorInvalidValue, /*latches=*/false};
+    *found = now;
+    copies_host_memory_ |= now.is_of_host();
+  }
   return {kSetsCopy, cudaGraphExecMemcpyNodeSetParams1D(exec_.get(), base_.nodes[node.index], copy.dst, copy.src,
                                                         copy.bytes, copy.kind)};
 }

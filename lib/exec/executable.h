@@ -5,7 +5,9 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -21,7 +23,8 @@ namespace graphcache {
 struct BroughtOver {
   CallResult result;
   bool updated = false;           // Whether cudaGraphExecUpdate has succeeded.
-  std::string refusal;            // Why the runtime refused the update, which left the executable whole, or empty.
+  bool is_whole = false;          // Whether the executable is as it was before.
+  std::string refusal;            // Why the runtime refused the update, or empty.
   std::size_t patched_nodes = 0;  // Number of nodes whose parameters were set.
 };
 
@@ -65,9 +68,13 @@ class Executable {
 
   // Sets all copies of a graph anew, and sets with slots, to the call's values. Memory of earlier runs may have been
   // freed, and other memory may have its address: an instantiation of such a graph, or an update from it, may crash
-  // (docs/semantics.md). After a failure, the graph may not be whole.
-  static CallResult renew(Template* graph, const Content& content, const detail::Call& call, DeviceMemory& memory,
-                          bool* is_whole);
+  // (docs/semantics.md). After a failure, the graph must be renewed before it is used.
+  static CallResult renew(Template* graph, const Content& content, const detail::Call& call, DeviceMemory& memory);
+  // Whether the memory of copies from or to the host is that which they were set with, unless these values, if any,
+  // change it. If other memory has its address, a launch would lose the context (docs/semantics.md).
+  bool has_its_memory(const unsigned char* values);
+  // Whether that must be asked before each launch.
+  bool copies_host_memory() const { return copies_host_memory_; }
 
   // Updates a plain executable to a sibling's content, whose graph this is, and to the call's values. After a failure
   // that is no refusal it must not be launched again.
@@ -97,10 +104,27 @@ class Executable {
 
   explicit Executable(DeviceMemory& memory) : memory_(memory) {}
 
-  // The content's slots as captured, but with these values of copies and sets, if any.
-  Slots slots_of(const Content& content, absl::Span<const unsigned char> of_graph = {});
-  // Takes a content whose copies and sets have the values of the capture or not. Returns the former slots.
-  Slots hold(std::shared_ptr<const Content> content, Slots slots, bool is_of_values = true);
+  // A copy as it was set last.
+  struct HeldCopy {
+    std::uint32_t node = 0;    // Index in the graph's nodes, or Template::kInner.
+    bool must_stay = false;    // Whether it may not become one of pageable memory: by the memory at the instantiation.
+    bool is_pageable = false;  // Whether an end is in pageable memory.
+    const void *dst = nullptr, *src = nullptr;
+    std::uint64_t dst_id = 0, src_id = 0;  // Of their allocations, or 0 if the copy is one within a device.
+    bool is_of_host() const { return dst_id != 0 || src_id != 0; }
+  };
+  static HeldCopy held(std::uint32_t node, const void* dst, const void* src);
+  void hold_copies(std::vector<HeldCopy> copies);
+  std::vector<HeldCopy> copies_of(const Template& graph, const Content& content) const;
+  // The first copy of pageable memory, where the executable cannot have one.
+  static const HeldCopy* unfit(const std::vector<HeldCopy>& copies) {
+    const auto is_unfit = [](const HeldCopy& copy) { return copy.must_stay && copy.is_pageable; };
+    const auto found = std::ranges::find_if(copies, is_unfit);
+    return found != copies.end() ? &*found : nullptr;
+  }
+
+  // Takes a content, as its graph is now or, without a graph, as captured. Returns the former slots.
+  Slots hold(std::shared_ptr<const Content> content, absl::Span<const unsigned char> of_graph = {});
   void take_values(const detail::Call& call) {
     values_.assign(call.values, call.values + call.values_size);
     is_of_values_ = true;
@@ -124,6 +148,8 @@ class Executable {
   Objects formers_;
   // The content's slots with fields made from `values_`, except those that an updater node writes.
   Slots slots_;
+  std::vector<HeldCopy> copies_;
+  bool copies_host_memory_ = false;
   std::vector<unsigned char> values_;
   bool is_of_values_ = true;  // If not, copies and sets have other values: those of their graph.
 

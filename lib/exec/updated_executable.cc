@@ -162,7 +162,8 @@ std::size_t UpdatedExecutable::estimated_device_bytes(const Content& content) {
 CallResult UpdatedExecutable::instantiate(Template& from, std::shared_ptr<const Content> content, bool with_table,
                                           unsigned long long flags, Device& device, std::unique_ptr<Executable>* out) {
   std::unique_ptr<UpdatedExecutable> executable(new UpdatedExecutable(device));
-  executable->hold(content, executable->slots_of(*content, from.values), from.values.empty());
+  executable->hold_copies(executable->copies_of(from, *content));
+  executable->hold(std::move(content), from.values);
   Template& base = executable->base_;
   CallResult done = from.clone(&base);
   if (done.error == cudaSuccess) done = executable->add_updater_node(device, with_table);
@@ -388,9 +389,15 @@ CallResult UpdatedExecutable::patch(const detail::Call& call, std::size_t* patch
   return {};
 }
 
-BroughtOver UpdatedExecutable::switch_set(std::shared_ptr<const Content> to, const detail::Call& call) {
+BroughtOver UpdatedExecutable::switch_set(const Template& graph, std::shared_ptr<const Content> to,
+                                          const detail::Call& call) {
   BroughtOver brought;
-  const Slots before = hold(to, slots_of(*to));
+  if (unfit(copies_of(graph, *to)) != nullptr) {
+    brought.result = {"cudaGraphExecMemcpyNodeSetParams1D", cudaErrorInvalidValue, /*latches=*/false};
+    brought.is_whole = true;
+    return brought;
+  }
+  const Slots before = hold(std::move(to));
   // Nodes that only the host sets: their captured parameters may differ as well.
   for (const std::uint32_t i : others_) {
     const SlotNode& node = slots_.nodes[i];

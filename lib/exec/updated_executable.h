@@ -41,9 +41,9 @@ class UpdatedExecutable final : public Executable {
   // memory later than its stream suggests, but before the first launch runs them (docs/semantics.md). Until then the
   // host sets all nodes.
   //
-  // Switches the executable to the set of `to`, which its table has, and to the call's values. REQUIRES: is_in_place().
-  // After a failure it must not be launched again.
-  BroughtOver switch_set(std::shared_ptr<const Content> to, const detail::Call& call);
+  // Switches the executable to the set of `to`, whose graph this is and which its table has, and to the call's values.
+  // REQUIRES: is_in_place(). After a failure it must not be launched again, unless it is whole.
+  BroughtOver switch_set(const Template& graph, std::shared_ptr<const Content> to, const detail::Call& call);
 
   // Adds the set of `of` to the table. The next launch follows its copy.
   CallResult add_set(const Content& of, const ParameterTable::Set& set);

@@ -74,9 +74,7 @@ class Inspection {
         cudaMemcpy3DParms params = {};
         const CallResult done{"cudaGraphMemcpyNodeGetParams", cudaGraphMemcpyNodeGetParams(node, &params)};
         if (done.error == cudaSuccess) add(params, slot_node);
-        if (slot_node == nullptr && (content_.copies.empty() || content_.copies.back() != index_)) {
-          content_.copies.push_back(index_);
-        }
+        if (content_.copies.empty() || content_.copies.back() != index_) content_.copies.push_back(index_);
         return done;
       }
       case cudaGraphNodeTypeHost: {

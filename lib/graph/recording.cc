@@ -334,7 +334,6 @@ void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView by
     const PointerAttributes to(copy.dstPtr.ptr), from(copy.srcPtr.ptr);
     node.dst_device = device_of(to);
     node.src_device = device_of(from);
-    node.must_stay = must_stay(to, from);
   }
   keep_node(stream, node, cudaGraphNodeTypeMemcpy);
 }

@@ -54,6 +54,15 @@ bool Slots::update_fields(const SlotNode& node, const unsigned char* values) {
   return changed;
 }
 
+bool Slots::differs(const SlotNode& node, const unsigned char* values) const {
+  unsigned char room[detail::kMaxConvertedBytes];
+  for (std::uint32_t i = 0; i < node.binding_count; ++i) {
+    const Binding& binding = bindings[node.first_binding + i];
+    if (std::memcmp(fields.data() + binding.target, binding.bytes(values, room), binding.size) != 0) return true;
+  }
+  return false;
+}
+
 SlotNode Slots::begin(std::size_t fields_size) {
   const SlotNode none;
   const SlotNode& last = nodes.empty() ? none : nodes.back();
@@ -71,38 +80,31 @@ SlotNode Slots::begin(std::size_t fields_size) {
 
 namespace {
 
-CallResult renew_copies_in(cudaGraphNode_t node) {
+CallResult each_copy_in(cudaGraphNode_t node, std::uint32_t index, Template::UseCopy use) {
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
   CallResult done{"cudaGraphNodeGetType", node_type(node, &type)};
-  if (done.error != cudaSuccess) return done;
-  if (type == cudaGraphNodeTypeMemcpy) {
-    // What the runtime's getter gives of a 2-D copy is another copy to cudaGraphExecUpdate (docs/semantics.md).
-    CUDA_MEMCPY3D copy;
-    CUresult result = driver().copy_params(node, &copy);
-    if (result == CUDA_SUCCESS) result = driver().set_copy_params(node, &copy);
-    return {"cudaGraphMemcpyNodeSetParams, by the driver", static_cast<cudaError_t>(result), /*latches=*/false};
-  }
-  if (type != cudaGraphNodeTypeGraph) return done;
+  if (done.error == cudaSuccess && type == cudaGraphNodeTypeMemcpy) return use(node, index);
+  if (done.error != cudaSuccess || type != cudaGraphNodeTypeGraph) return done;
   cudaGraph_t child = nullptr;
   done = {"cudaGraphChildGraphNodeGetGraph", cudaGraphChildGraphNodeGetGraph(node, &child)};
   std::vector<cudaGraphNode_t> nodes;
   if (done.error == cudaSuccess) done = list_nodes(child, &nodes);
   for (const cudaGraphNode_t inner : nodes) {
-    if (done.error == cudaSuccess) done = renew_copies_in(inner);
+    if (done.error == cudaSuccess) done = each_copy_in(inner, Template::kInner, use);
   }
   return done;
 }
 
 }  // namespace
 
-CallResult Template::renew_copies(const std::vector<std::uint32_t>& copies) {
+CallResult Template::each_copy(const Content& content, UseCopy use) const {
   CallResult done;
-  for (const std::uint32_t i : copies) {
-    if (done.error == cudaSuccess) done = renew_copies_in(nodes[i]);
+  for (const std::uint32_t i : content.copies) {
+    if (done.error == cudaSuccess) done = each_copy_in(nodes[i], i, use);
   }
   for (const InnerNodes& body : inner) {
     for (const cudaGraphNode_t node : body.nodes) {
-      if (done.error == cudaSuccess) done = renew_copies_in(node);
+      if (done.error == cudaSuccess) done = each_copy_in(node, kInner, use);
     }
   }
   return done;

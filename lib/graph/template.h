@@ -2,6 +2,7 @@
 #pragma once
 
 #include <absl/container/inlined_vector.h>
+#include <absl/functional/function_ref.h>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -90,7 +91,6 @@ struct SlotNode {
   CUkernel foreign = nullptr;
   // The devices of the memory that a copy or set was captured with, known if its size is a slot.
   int dst_device = kHostMemory, src_device = kHostMemory;
-  bool must_stay = false;  // Whether an end of a copy that is a slot must not become pageable memory.
   // Offset of its fields in the block.
   std::uint32_t fields = 0;
   std::uint32_t fields_size = 0;
@@ -124,6 +124,8 @@ struct Slots {
   }
   // Writes the values into the node's fields. Returns true if any byte changed.
   bool update_fields(const SlotNode& node, const unsigned char* values);
+  // Whether the values would change the node's fields.
+  bool differs(const SlotNode& node, const unsigned char* values) const;
   // The binding at this place of the node's fields, or null. The node may be null.
   const Binding* binding(const SlotNode* node, std::size_t field) const {
     for (std::uint32_t i = 0; node != nullptr && i < node->binding_count; ++i) {
@@ -195,7 +197,7 @@ struct Content : NodeContents {
   std::uint64_t shape = 0;                   // A hash of the nodes' types in their order.
   std::size_t conditional_count = 0;         // Number of conditional nodes, those in bodies included.
   std::vector<std::shared_ptr<void>> needs;  // Code and memory of the library that the nodes use.
-  std::vector<std::uint32_t> copies;         // Nodes that are copies without slots, or have copies inside.
+  std::vector<std::uint32_t> copies;         // Nodes that are copies, or child graphs with copies inside.
   Slots slots;                               // The slots, with their fields as captured.
   std::vector<unsigned char> values;         // The values of the slots at the capture.
   bool is_alone = false;                     // Whether its nodes were read, and updates do not support one of them.
@@ -231,9 +233,10 @@ struct Template {
 
   bool empty() const { return graph.get() == nullptr; }
   CallResult list_nodes() { return graphcache::list_nodes(graph.get(), &nodes); }
-  // Sets copies that are no slots to what they are. An executable made or updated from them then finds the memory that
-  // is at their addresses now (docs/semantics.md).
-  CallResult renew_copies(const std::vector<std::uint32_t>& copies);
+  // Calls `use` with each copy and its index in `nodes`, or kInner inside of a node, until it fails.
+  static constexpr std::uint32_t kInner = UINT32_MAX;
+  using UseCopy = absl::FunctionRef<CallResult(cudaGraphNode_t, std::uint32_t)>;
+  CallResult each_copy(const Content& content, UseCopy use) const;
   // Gives sinks the order of the nodes. An update pairs nodes from the sinks on, in the order in which they became
   // sinks, which no call tells (fact 22). REQUIRES: list_nodes(), has_context(), and no nodes of memory, which exclude
   // updates.

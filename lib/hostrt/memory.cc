@@ -214,9 +214,9 @@ unsigned long long allocation_id(const State& state, const void* address) {
   return found != nullptr && found->block == nullptr ? found->id : 0;
 }
 
-bool is_other_pinned(const State& state, const void* address, unsigned long long id) {
-  const Allocation* const found = find_pinned(state, address);
-  return found != nullptr && id != 0 && found->id != id;
+bool is_other(const State& state, const void* address, unsigned long long id) {
+  const unsigned long long now = id != 0 ? allocation_id(state, address) : 0;
+  return now != 0 && now != id;
 }
 
 bool is_freed(const State& state, const void* address) {

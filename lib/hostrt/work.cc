@@ -68,8 +68,9 @@ class Runner {
   }
 
   void operator()(const CopyParams& copy) {
-    if (copy.is_illegal || is_other_pinned(state_, copy.destination, copy.destination_id) ||
-        is_other_pinned(state_, copy.source, copy.source_id)) {
+    const bool is_within = device_of_memory(state_, copy.destination) && device_of_memory(state_, copy.source);
+    if (copy.is_illegal || (!is_within && (is_other(state_, copy.destination, copy.destination_id) ||
+                                           is_other(state_, copy.source, copy.source_id)))) {
       throw IllegalAddress{};
     }
     for_each_row(copy, [&](const void* source, void* destination) {

@@ -47,8 +47,8 @@ bool is_freed(const State& state, const void* address);  // As long as the quara
 
 // The id of the allocation of cudaMalloc, cudaMallocManaged or pinned memory that has this address, or 0.
 unsigned long long allocation_id(const State& state, const void* address);
-// Whether the address is in pinned memory of another id.
-bool is_other_pinned(const State& state, const void* address, unsigned long long id);
+// Whether other memory has the address now.
+bool is_other(const State& state, const void* address, unsigned long long id);
 
 // Calls enqueue(), or adds a node if the stream is capturing.
 cudaError_t submit(const Call& call, Stream& stream, NodeParams params);

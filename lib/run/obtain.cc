@@ -84,7 +84,7 @@ std::optional<CallResult> Run::take_over(Held& lender, const Plan& plan, const P
     core_.store.undone(entry_.get(), lender.get(), plan);
   };
   // No other set can be written to a table whose first launch failed, so it is made anew.
-  if (with_table != nullptr && !with_table->is_in_place()) return std::nullopt;
+  if (with_table != nullptr && !(with_table->is_in_place() && with_table->has_its_memory(nullptr))) return std::nullopt;
   Operation update(core_, EventKind::kUpdate, *entry_, &Stats::update_time);
   lender->exec = nullptr;
   BroughtOver brought;
@@ -95,17 +95,16 @@ std::optional<CallResult> Run::take_over(Held& lender, const Plan& plan, const P
       update.done(brought.result);
       return std::nullopt;
     }
-    if (brought.result.error == cudaSuccess) brought = with_table->switch_set(own().content, call_);
+    if (brought.result.error == cudaSuccess) brought = with_table->switch_set(own().graph, own().content, call_);
   } else {
     // The lender's graph stays the executable's base, and the lender gets a clone, because two threads may not use one
     // graph.
     Template& from = recorded(*lender).graph;
     if (from.empty()) brought.result = executable.base().clone(&from);
-    if (brought.result.error == cudaSuccess) brought.result = renew_graph();
     if (brought.result.error != cudaSuccess) {
       undo();
       update.done(brought.result);
-      if (is_fatal(brought.result.error) || !from.empty()) return brought.result;  // Else there is no clone.
+      if (is_fatal(brought.result.error)) return brought.result;
       core_.store.refuse(entry_.get(), &Policy::refuse_siblings);
       return std::nullopt;
     }
@@ -121,7 +120,8 @@ std::optional<CallResult> Run::take_over(Held& lender, const Plan& plan, const P
     if (with_table != nullptr) core_.store.count(&Stats::set_switches);
     return CallResult();
   }
-  brought.refusal.empty() ? std::move(drop).Invoke() : undo();
+  brought.is_whole ? undo() : std::move(drop).Invoke();
+  if (brought.refusal.empty() && brought.is_whole) return brought.result;
   if (with_table != nullptr || brought.updated || is_fatal(brought.result.error)) return brought.result;
   not_updated(brought);
   return std::nullopt;
@@ -171,15 +171,6 @@ CallResult Run::buy(Plan& plan, bool may_evict) {
   return result;
 }
 
-// See Executable::renew().
-CallResult Run::renew_graph() {
-  if (is_graph_of_run_) return {};
-  const CallResult done =
-      Executable::renew(&own().graph, *own().content, call_, *core_.device->memory, &is_graph_whole_);
-  is_graph_of_run_ = done.error == cudaSuccess;
-  return done;
-}
-
 // Instantiates a plain executable, and plans one, if the device cannot update this one.
 CallResult Run::instantiate(Plan& plan) {
   RelaxedCaptureMode relaxed;
@@ -187,7 +178,6 @@ CallResult Run::instantiate(Plan& plan) {
   Device& device = *core_.device;
   const unsigned long long flags = core_.options.instantiate_flags;
   const bool with_table = plan.action == Plan::Action::kTable;
-  if (const CallResult renewed = renew_graph(); renewed.error != cudaSuccess) return renewed;
   if (of.grave.empty()) of.grave.emplace_back();  // Now, because this may throw.
   if (with_table || plan.writes_slots) {
     const CallResult result =

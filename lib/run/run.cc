@@ -87,7 +87,7 @@ absl::StatusOr<Outcome> Run::find_and_run() {
   if (options.verify_every != 0 && !call_.makes_graph()) {
     if (auto outcome = verify_hit()) return *std::move(outcome);
   }
-  if (executable() != nullptr && covers_values() && core_.device->memory->late_error == cudaSuccess &&
+  if (can_replay() && core_.device->memory->late_error == cudaSuccess &&
       (own().stream.handle == stream_ || core_.known_streams.contains(stream_))) {
     return launch(Outcome::kReplayed);
   }
@@ -127,7 +127,8 @@ absl::StatusOr<Outcome> Run::run_slowly() {
   if (const cudaError_t late = core_.device->memory->late_error.exchange(cudaSuccess); late != cudaSuccess) {
     return failed(cuda_failure("an update of a node by the device, in an executable that was evicted", late));
   }
-  if (executable() != nullptr && covers_values()) return launch(Outcome::kReplayed);
+  if (can_replay()) return launch(Outcome::kReplayed);
+  if (executable() != nullptr && covers_values()) core_.give_up(*entry_, Loss::kStale);
   if (absl::Status other = scope.enter_device(); !other.ok()) return failed(std::move(other));
   Retry& retry = entry_->retry;
   if (retry.left > 0) {
@@ -188,12 +189,15 @@ absl::Status Run::capture_template() {
                        std::move(infos));
   entry_->graphs = std::move(made);
   std::move(in_vain).Cancel();
-  is_graph_of_run_ = true;
+  has_new_graph_ = true;
   return absl::OkStatus();
 }
 
 // Gets an executable for the entry, which has a template, and launches it.
 absl::StatusOr<Outcome> Run::bring_back(Outcome by_sibling, Outcome by_own) {
+  if (const CallResult renewed = renew(); renewed.error != cudaSuccess) {
+    return replay_failed(renewed, EagerReason::kRefused);
+  }
   if (absl::Status lost = find_family(); !lost.ok()) return failed(std::move(lost));
   bool is_own = false;
   std::optional<CallResult> got;
@@ -212,9 +216,8 @@ absl::StatusOr<Outcome> Run::bring_back(Outcome by_sibling, Outcome by_own) {
   }
   if (got->error != cudaSuccess) {
     const bool is_of_memory = is_own && got->error == cudaErrorMemoryAllocation;
-    // The graph cannot be instantiated, unless it was the run's values that did not fit into it.
-    const bool is_unfit = !is_graph_whole_ || (is_own && is_graph_of_run_ && !is_of_memory);
-    return replay_failed(*got, is_of_memory ? EagerReason::kOutOfMemory : EagerReason::kRefused, is_unfit);
+    return replay_failed(*got, is_of_memory ? EagerReason::kOutOfMemory : EagerReason::kRefused,
+                         /*is_unfit=*/is_own && !is_of_memory);
   }
   // A new executable holds the captured values, and is patched.
   return launch(is_own ? by_own : by_sibling);
@@ -260,8 +263,10 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome) {
   if (launched.error != cudaSuccess) return replay_failed(launched, EagerReason::kLaunchFailed);
   if (!executable.formers().empty()) core_.device->graveyard.keep_until_done(executable.formers(), own().stream);
   // From now on hits on this stream launch the executable as it is, if it holds their values. But the errors of an
-  // updater node must be checked before each launch, and cudaStreamPerThread is another stream in each thread.
-  const bool is_ready = executable.updated() == nullptr && stream_ != cudaStreamPerThread;
+  // updater node and the memory of copies must be checked before each launch, and cudaStreamPerThread is another stream
+  // in each thread.
+  const bool is_ready =
+      executable.updated() == nullptr && stream_ != cudaStreamPerThread && !executable.copies_host_memory();
   entry_->exec = is_ready ? executable.exec() : nullptr;
   entry_->ready_on = stream_;
   entry_->values = executable.values();
@@ -338,12 +343,15 @@ absl::Status Run::warm() try {
   }
   entry_->retry.at_once();
   if (executable() != nullptr) return absl::OkStatus();
-  if (absl::Status lost = find_family(); !lost.ok()) return failed(std::move(lost));
-  Held lender(nullptr, {core_});
-  std::optional<Plan> plan = decide(lender, {}, /*may_evict=*/false);
-  if (!plan) return warm_set(lender);
-  if (plan->action == Plan::Action::kDirect) return absl::OkStatus();
-  CallResult result = buy(*plan, /*may_evict=*/false);
+  CallResult result = renew();
+  if (result.error == cudaSuccess) {
+    if (absl::Status lost = find_family(); !lost.ok()) return failed(std::move(lost));
+    Held lender(nullptr, {core_});
+    std::optional<Plan> plan = decide(lender, {}, /*may_evict=*/false);
+    if (!plan) return warm_set(lender);
+    if (plan->action == Plan::Action::kDirect) return absl::OkStatus();
+    result = buy(*plan, /*may_evict=*/false);
+  }
   if (result.error == cudaSuccess) {
     Operation upload(core_, EventKind::kUpload, *entry_, &Stats::first_launch_time);
     const RelaxedCaptureMode relaxed;
@@ -353,7 +361,7 @@ absl::Status Run::warm() try {
     upload.done(result);
   }
   if (result.error == cudaSuccess) return absl::OkStatus();
-  if (!is_fatal(result.error)) core_.give_up(*entry_, Loss::kFailed, /*and_template=*/!is_graph_whole_);
+  if (!is_fatal(result.error)) core_.give_up(*entry_, Loss::kFailed);
   return failed(cuda_failure(result.call, result.error));
 } catch (...) {
   return threw();

@@ -80,6 +80,15 @@ class Run {
   absl::StatusOr<Outcome> record();
   absl::Status capture_template();
   absl::StatusOr<Outcome> bring_back(Outcome by_sibling, Outcome by_own);
+  // See Executable::renew().
+  CallResult renew() {
+    if (has_new_graph_) return {};
+    return Executable::renew(&own().graph, *own().content, call_, *core_.device->memory);
+  }
+  // Whether the entry's executable can do the run's work, if it is patched.
+  bool can_replay() const {
+    return executable() != nullptr && covers_values() && executable()->has_its_memory(call_.values);
+  }
   absl::StatusOr<Outcome> launch(Outcome outcome);
   absl::StatusOr<Outcome> replay_failed(const CallResult& result, EagerReason reason, bool is_unfit = false);
   absl::StatusOr<Outcome> call_again(const absl::Status& why);
@@ -130,7 +139,6 @@ class Run {
   void evict(Entry* victim, bool unlocks = true);
   CallResult buy(Plan& plan, bool may_evict);
   CallResult instantiate(Plan& plan);
-  CallResult renew_graph();
   absl::Status warm_set(Held& lender);
 
   Recorded& own() const { return recorded(*entry_); }
@@ -152,8 +160,7 @@ class Run {
   Held entry_;
   LastErrorGuard* last_error_ = nullptr;  // That of the scope, if there is one.
 
-  bool is_graph_of_run_ = false;       // Whether this run has captured or renewed the graph that the entry has.
-  bool is_graph_whole_ = true;         // If not, its renewal has failed midway.
+  bool has_new_graph_ = false;         // Whether this run has captured the graph that the entry has.
   std::optional<EagerReason> reason_;  // Why the run is direct.
   std::exception_ptr thrown_;          // What `fn` threw when it was last recorded.
   bool tells_ = false;                 // Whether the log gets why there is none, unless the direct call fails as well.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "recorder_support.h"
@@ -44,6 +45,7 @@ TEST_F(RecorderTest, CopiesFollowEachRun) {
 // The driver refuses an executable with a set of freed memory, and may crash at a copy. So a key that gets an
 // executable again must not bring the memory of earlier runs into it.
 TEST_F(RecorderTest, MemoryOfEarlierRunsMayBeFreed) {
+  PinnedBuffer<float> on_host(kSize);
   const auto run = [&](Cache& in, int which, float* memory, float v, bool by_values) {
     const auto bias = static_cast<float>(100 * which);
     const Key of = key("freed", which, by_values);
@@ -52,6 +54,7 @@ TEST_F(RecorderTest, MemoryOfEarlierRunsMayBeFreed) {
         rec.memset(to, 0, data.bytes());
         rec.launch(add, {kGrid, kBlock}, to, kSize, add_to);
         rec.memcpy(data.get(), to, data.bytes());
+        rec.memcpy(on_host.get(), to, data.bytes());
         rec.launch(add, {kGrid, kBlock}, data.get(), kSize, bias);
       });
     }
@@ -59,6 +62,7 @@ TEST_F(RecorderTest, MemoryOfEarlierRunsMayBeFreed) {
       CUDA_OK(cudaMemsetAsync(to, 0, data.bytes(), on));
       CUDA_OK(launch(add, kGrid, kBlock, on, to, kSize, add_to));
       CUDA_OK(cudaMemcpyAsync(data.get(), to, data.bytes(), cudaMemcpyDeviceToDevice, on));
+      CUDA_OK(cudaMemcpyAsync(on_host.get(), to, data.bytes(), cudaMemcpyDeviceToHost, on));
       return launch(add, kGrid, kBlock, on, data.get(), kSize, bias);
     });
   };
@@ -66,11 +70,13 @@ TEST_F(RecorderTest, MemoryOfEarlierRunsMayBeFreed) {
     for (const bool by_values : {false, true}) {
       SCOPED_TRACE(testing::Message() << static_cast<int>(sharing) << by_values);
       Cache small(forced(sharing, {.max_executables = 1}));
-      for (int i = 0; i < 24; ++i) {
+      for (int i = 0; i < 32; ++i) {
+        const int which = i < 16 ? i % 2 : i / 4 % 2;  // Switches, then hits, too.
         DeviceBuffer<float> memory(kSize);
-        const auto v = static_cast<float>(2 + (by_values ? i : i / 3));
-        EXPECT_SUCCESS(run(small, i % 2, memory.get(), v, by_values));
-        EXPECT_EQ(data.read(), std::vector<float>(kSize, v + static_cast<float>(100 * (i % 2))));
+        const auto v = static_cast<float>(2 + (by_values && i < 16 ? i : i / 3));
+        EXPECT_SUCCESS(run(small, which, memory.get(), v, by_values));
+        EXPECT_EQ(data.read(), std::vector<float>(kSize, v + static_cast<float>(100 * which))) << i;
+        EXPECT_EQ(on_host.read(), std::vector<float>(kSize, v)) << i;
       }
       EXPECT_EQ(small.stats().outcome(Outcome::kEager), 0u);
       EXPECT_EQ(small.stats().captures, by_values ? small.stats().value_captures + 2 : 2u);
@@ -242,7 +248,7 @@ class PageableCopies : public RecorderTest {
   static constexpr std::size_t kBytes = 64;
 
   // Copies from or to memory of a kind that may be another in each run.
-  void copy(Cache& in, const Key& of, int place, bool is_source, int kernels = 1) {
+  void copy(Cache& in, const Key& of, int place, bool is_source, int kernels = 1, bool by_values = false) {
     SCOPED_TRACE(testing::Message() << "run " << ++value_ << ", place " << place << ", source " << is_source);
     const std::vector<char> wanted(kBytes, static_cast<char>(value_));
     char* const memory = places_[place];
@@ -252,21 +258,30 @@ class PageableCopies : public RecorderTest {
     } else {
       from_.write(wanted);
     }
-    ASSERT_SUCCESS(in.run(of, stream, params(memory), [&](Recorder& rec, Slot<char*> slot) {
-      if (is_source) {
-        rec.memcpy(to_.get(), slot, kBytes, cudaMemcpyDefault);
-      } else {
-        rec.memcpy(slot, from_.get(), kBytes, cudaMemcpyDefault);
-      }
-      for (int i = 0; i < kernels; ++i) rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 1.0f);
-    }));
+    if (by_values) {
+      ASSERT_SUCCESS(in.run(of, stream, values(memory), [&](Recorder& rec, char* at) {
+        if (place == kPageable && number_++ % 2 == 0) rec.keep(std::shared_ptr<void>(std::make_shared<int>(), at));
+        CUDA_OK(cudaMemcpyAsync(is_source ? to_.get() : at, is_source ? at : from_.get(), kBytes, cudaMemcpyDefault,
+                                rec.stream()));
+        for (int i = 0; i < kernels; ++i) rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 1.0f);
+      }));
+    } else {
+      ASSERT_SUCCESS(in.run(of, stream, params(memory), [&](Recorder& rec, Slot<char*> slot) {
+        if (is_source) {
+          rec.memcpy(to_.get(), slot, kBytes, cudaMemcpyDefault);
+        } else {
+          rec.memcpy(slot, from_.get(), kBytes, cudaMemcpyDefault);
+        }
+        for (int i = 0; i < kernels; ++i) rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 1.0f);
+      }));
+    }
     ASSERT_TRUE(cuda_ok(cudaStreamSynchronize(stream)));
     std::vector<char> got(kBytes);
     CUDA_OK(cudaMemcpy(got.data(), is_source ? to_.get() : memory, kBytes, cudaMemcpyDefault));
     EXPECT_EQ(got, wanted);
   }
 
-  int value_ = 0;
+  int value_ = 0, number_ = 0;
   const PinnedBuffer<char> pinned_{kBytes};
   std::vector<char> pageable_ = std::vector<char>(kBytes);
   DeviceBuffer<char> on_device_{kBytes}, from_{kBytes}, to_{kBytes};
@@ -298,7 +313,9 @@ TEST_F(PageableCopies, TakeTheDevicesPlaceInASiblingsExecutable) {
       Cache small(forced(sharing, {.max_executables = 1}));
       for (int i = 0; i < 40 && !HasFatalFailure(); ++i) {
         const auto which = static_cast<int>(draw(3));  // The third has no sibling, and evicts.
-        copy(small, key("k", which), static_cast<int>(draw(3)), round % 2 == 0, which == 2 ? 2 : 1);
+        const bool by_values = draw(3) == 0;
+        copy(small, key("k", which, by_values), static_cast<int>(draw(3)), round % 2 == 0, which == 2 ? 2 : 1,
+             by_values);
       }
       updates += small.stats().updates;
       patches += small.stats().outcome(Outcome::kPatched);

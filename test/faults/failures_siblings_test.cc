@@ -104,7 +104,7 @@ TEST_F(FailuresSiblingsTest, ExecutableWhosePatchesBreakOffBehindAnUpdateIsLost)
   expect_usable(world);
 }
 
-// The size is set in the graph, before the update. A graph that is not whole is captured again.
+// The size is set in the graph, before the update.
 TEST_F(FailuresSiblingsTest, RefusedValueBeforeAnUpdateLeavesTheSiblingAlone) {
   World world(renting());
   EXPECT_RUN(kInstantiated, world.run(kSmall, 1));
@@ -113,12 +113,12 @@ TEST_F(FailuresSiblingsTest, RefusedValueBeforeAnUpdateLeavesTheSiblingAlone) {
   EXPECT_RUN(kEager, world.run(kSmall, 3));
   EXPECT_EQ(world.cache->stats().eager(EagerReason::kRefused), 1u);
   EXPECT_EQ(world.cache->stats().live_executables, 1u);
-  EXPECT_EQ(world.cache->stats().live_templates, 1u);
+  EXPECT_EQ(world.cache->stats().live_templates, 2u);
   expect_usable(world);
   EXPECT_RUN(kPatched, world.run(kLarge, 4));
   EXPECT_RUN(kEager, world.run(kSmall, 5));
-  EXPECT_RUN(kUpdated, world.run(kSmall, 6));
-  EXPECT_EQ(world.calls, 5);
+  EXPECT_RUN(kSwitched, world.run(kSmall, 6));
+  EXPECT_EQ(world.calls, 4);
   world.expect_runs({{kSmall, 1}, {kLarge, 2}, {kSmall, 3}, {kLarge, 4}, {kSmall, 5}, {kSmall, 6}});
 }
 

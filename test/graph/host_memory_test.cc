@@ -242,20 +242,22 @@ TEST_F(HostMemoryCopiesTest, MemoryThatTheRuntimeKnowsIsCopiedByGraphs) {
   CUDA_OK(cudaFree(managed));
 }
 
-// The memory of earlier runs is gone, and other memory is at its address. Each run makes or updates an executable: a
-// launch alone, or a switch by a table, would lose the context (docs/semantics.md).
-TEST_F(HostMemoryCopiesTest, MemoryMayBeRegisteredAnewBeforeASwitch) {
+// The memory of earlier runs is gone, and other memory is at its address, so that an executable of before would lose
+// the context (docs/semantics.md).
+TEST_F(HostMemoryCopiesTest, MemoryMayBeRegisteredAnew) {
   Pages pages(4096);
   float* const memory = pages.as<float>();
   DeviceBuffer<float> twice(kSize), flag(1, 1);
+  constexpr int kPlaces = 8;
   const auto run = [&](Cache& in, int place, int which) {
-    return in.run(key("switches", place, which), stream, [&](Recorder& rec) {
+    return in.run(key("switches", place, which), stream, params(memory), [&](Recorder& rec, Slot<float*> slot) {
       const std::size_t bytes = data.bytes();
       const auto put = [&](void* to, const void* from) {
         CUDA_OK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, rec.stream()));
       };
-      if (place < 4) copy(rec, kWays[place], data.get(), memory, bytes, cudaMemcpyHostToDevice);
-      if (place == 4) {
+      if (place < 4) {
+        copy(rec, kWays[place], data.get(), memory, bytes, cudaMemcpyHostToDevice);
+      } else if (place == 4) {
         CUDA_OK(
             cudaMemcpy2DAsync(data.get(), bytes / 2, memory, bytes / 2, bytes / 2, 2, cudaMemcpyDefault, rec.stream()));
       } else if (place == 5) {
@@ -267,20 +269,23 @@ TEST_F(HostMemoryCopiesTest, MemoryMayBeRegisteredAnewBeforeASwitch) {
       } else if (place == 6) {
         if_node(rec, reinterpret_cast<const unsigned*>(flag.get()),
                 [&](Body& body) { body.memcpy(data.get(), memory, bytes); });
+      } else {
+        rec.memcpy(data.get(), slot, bytes);
       }
       rec.launch(add, {1, 32}, data.get(), kSize, static_cast<float>(100 * which));
       rec.memcpy(twice.get(), data.get(), bytes);
     });
   };
-  for (const Sharing sharing : {Sharing::kNever, Sharing::kUpdates}) {
-    for (int place = 0; place < 7; ++place) {
+  for (const Sharing sharing : {Sharing::kNever, Sharing::kUpdates, Sharing::kTable}) {
+    for (int place = 0; place < kPlaces; ++place) {
       SCOPED_TRACE(testing::Message() << "sharing " << static_cast<int>(sharing) << ", place " << place);
       Cache small(forced(sharing, {.max_executables = 1}));
-      for (int i = 0; i < 8; ++i) {
-        std::fill_n(memory, kSize, static_cast<float>(i));
+      int i = 0;
+      for (const int which : {0, 0, 1, 0, 1, 1, 1, 0, 0}) {  // Switches, and hits.
+        std::fill_n(memory, kSize, static_cast<float>(++i));
         CUDA_OK(cudaHostRegister(memory, pages.bytes(), cudaHostRegisterDefault));
-        EXPECT_SUCCESS(run(small, place, i % 2));
-        EXPECT_EQ(twice.read(), std::vector<float>(kSize, static_cast<float>(i + 100 * (i % 2))));
+        EXPECT_SUCCESS(run(small, place, which));
+        EXPECT_EQ(twice.read(), std::vector<float>(kSize, static_cast<float>(i + 100 * which))) << i;
         CUDA_OK(cudaHostUnregister(memory));
       }
       EXPECT_EQ(small.stats().outcome(Outcome::kEager), 0u);

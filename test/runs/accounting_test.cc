@@ -69,6 +69,23 @@ TEST_F(AccountingTest, HitOnASecondStreamMakesOneCallOnceTheStreamIsKnown) {
             (Counts{{"cudaGraphLaunch", 1}}));
 }
 
+// Other memory may have its address.
+TEST_F(AccountingTest, HitAsksForTheMemoryOfCopiesFromAndToTheHost) {
+  Cache cache;
+  const PinnedBuffer<float> pinned(kSize);
+  DeviceBuffer<float> other(kSize);
+  const auto run = [&](float* to, const float* from) {
+    return cache.run(key(from == pinned.get()), *stream, params(to, from),
+                     [&](Recorder& rec, Slot<float*> dst, Slot<const float*> src) { rec.memcpy(dst, src, 4); });
+  };
+  for (const float* const from : {data->get(), pinned.get()}) {
+    ASSERT_SUCCESS(run(other.get(), from));
+    Counts expected{{"cudaGraphLaunch", 1}};
+    if (from == pinned.get()) expected["cudaPointerGetAttributes"] = 2;
+    EXPECT_EQ(calls_of([&] { EXPECT_RUN(kReplayed, run(other.get(), from)); }), expected);
+  }
+}
+
 // The first such run of a cache allocates room for it.
 TEST_F(AccountingTest, SizeThatBecomesZeroCostsNoMoreThanAnyOther) {
   Cache cache;
