@@ -93,6 +93,12 @@ cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Conten
   return cudaSuccess;
 }
 
+// The id of the allocation at an address, or HeldCopy::kPageable if there is none.
+std::uint64_t Executable::id_at(const void* end) {
+  const std::uint64_t id = allocation_at(reinterpret_cast<std::uintptr_t>(end)).id;
+  return id != 0 ? id : HeldCopy::kPageable;
+}
+
 Executable::HeldCopy Executable::held(std::uint32_t node, const void* dst, const void* src) {
   const PointerAttributes to(dst), from(src);
   const auto is_pageable = [](const void* end, const PointerAttributes& at) {
@@ -104,8 +110,8 @@ Executable::HeldCopy Executable::held(std::uint32_t node, const void* dst, const
   const bool is_far = dst != nullptr && src != nullptr && to.device != from.device;
   HeldCopy copy{node, must_stay(to, from), is_pageable(dst, to) || is_pageable(src, from), dst, src};
   if (is_of_device(dst, to) && is_of_device(src, from) && !is_far) return copy;
-  copy.dst_id = allocation_at(reinterpret_cast<std::uintptr_t>(dst)).id;
-  copy.src_id = allocation_at(reinterpret_cast<std::uintptr_t>(src)).id;
+  copy.dst_id = id_at(dst);
+  copy.src_id = id_at(src);
   return copy;
 }
 
@@ -118,6 +124,10 @@ std::vector<Executable::HeldCopy> Executable::copies_of(const Template& graph, c
     HeldCopy now = held(index, copy.dstPtr.ptr, copy.srcPtr.ptr);
     const std::size_t i = copies.size();
     if (content_ != nullptr) now.must_stay = i >= copies_.size() || copies_[i].must_stay;
+    // That is memory of the graph, which a launch may allocate.
+    for (std::uint64_t* const id : {&now.dst_id, &now.src_id}) {
+      if (content.allocates && *id == HeldCopy::kPageable) *id = 0;
+    }
     copies.push_back(now);
     return read;
   });
@@ -132,7 +142,7 @@ void Executable::hold_copies(std::vector<HeldCopy> copies) {
 bool Executable::has_its_memory(const unsigned char* values) {
   if (!copies_host_memory_) return true;
   const auto is_there = [](const void* end, std::uint64_t id) {
-    return id == 0 || allocation_at(reinterpret_cast<std::uintptr_t>(end)).id == id;
+    return id == 0 || id_at(end) == id;
   };
   return std::ranges::all_of(copies_, [&](const HeldCopy& copy) {
     const SlotNode* const node = values != nullptr && copy.is_of_host() ? slots_.node(copy.node) : nullptr;

@@ -110,9 +110,12 @@ class Executable {
     bool must_stay = false;    // Whether it may not become one of pageable memory: by the memory at the instantiation.
     bool is_pageable = false;  // Whether an end is in pageable memory.
     const void *dst = nullptr, *src = nullptr;
-    std::uint64_t dst_id = 0, src_id = 0;  // Of their allocations, or 0 if the copy is one within a device.
+    // The ids of their allocations, kPageable if there is none, or 0 if the copy is one within a device.
+    static constexpr std::uint64_t kPageable = UINT64_MAX;
+    std::uint64_t dst_id = 0, src_id = 0;
     bool is_of_host() const { return dst_id != 0 || src_id != 0; }
   };
+  static std::uint64_t id_at(const void* end);
   static HeldCopy held(std::uint32_t node, const void* dst, const void* src);
   void hold_copies(std::vector<HeldCopy> copies);
   std::vector<HeldCopy> copies_of(const Template& graph, const Content& content) const;

@@ -167,6 +167,7 @@ absl::Status inspect(Template& graph, const void* place, Content* content) {
   Inspection inspection(place, content);
   absl::Status status = inspection.read(graph.nodes).status();
   if (status.ok() && !inspection.has_memory_nodes()) status = graph.order_sinks().status();
+  content->allocates = inspection.has_memory_nodes();
   content->leaves_memory = inspection.leaves_memory();
   return place == nullptr || !status.ok() ? status : inspection.unfit();
 }

@@ -211,12 +211,13 @@ bool is_pageable(const State& state, const void* address) {
 unsigned long long allocation_id(const State& state, const void* address) {
   const Allocation* found = find_pinned(state, address);
   if (found == nullptr) found = find_allocation(state.device_memory, address);
+  if (found == nullptr && is_pageable(state, address)) return kPageableId;
   return found != nullptr && found->block == nullptr ? found->id : 0;
 }
 
 bool is_other(const State& state, const void* address, unsigned long long id) {
   const unsigned long long now = id != 0 ? allocation_id(state, address) : 0;
-  return now != 0 && now != id;
+  return now != 0 && now != kPageableId && now != id;
 }
 
 bool is_freed(const State& state, const void* address) {

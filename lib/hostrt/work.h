@@ -45,7 +45,9 @@ MemoryKind memory_kind(const State& state, const void* address);
 bool is_pageable(const State& state, const void* address);
 bool is_freed(const State& state, const void* address);  // As long as the quarantine has it.
 
-// The id of the allocation of cudaMalloc, cudaMallocManaged or pinned memory that has this address, or 0.
+// The id of the allocation of cudaMalloc, cudaMallocManaged or pinned memory that has this address, kPageableId if it
+// is pageable, or 0.
+inline constexpr unsigned long long kPageableId = ~0ull;
 unsigned long long allocation_id(const State& state, const void* address);
 // Whether other memory has the address now.
 bool is_other(const State& state, const void* address, unsigned long long id);
