@@ -78,7 +78,7 @@ enum class Loss : std::uint8_t {
   kLent,       // A sibling took it.
   kFailed,     // Lost by an error (EntryInfo::error).
   kTemplates,  // There were more templates than Options::max_templates.
-  kStale,      // Verify mode found it stale (OnStale::kForget).
+  kStale,      // Verify mode found it stale (OnStale::kForget), or memory of its copies was freed.
   kErased,     // The key was erased, or the cache has ended.
   kValues,     // A value had changed that was not found, so another graph took its place (values.h).
 };

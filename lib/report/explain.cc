@@ -70,7 +70,7 @@ std::string sentence(Loss loss, std::size_t others, const Options& options) {
     case Loss::kTemplates:
       return absl::StrCat("there were more templates than Options::max_templates (", options.max_templates, ")");
     case Loss::kStale:
-      return "verify mode found it stale (OnStale::kForget)";
+      return "it was stale: verify mode found it so (OnStale::kForget), or memory of its copies was freed";
     case Loss::kErased:
       return "the key was erased";
     case Loss::kValues:

@@ -821,7 +821,8 @@ TEST_F(ValuesFoundTest, BesideEventsAndMemoryOfTheGraph) {
     CUDA_OK(cudaFreeAsync(one, on));
     return add_to_data(on, 1);
   };
-  for (const Fn& fn : {Fn(with_event), Fn(with_memory)}) {
+  for (int round = 0; round < 40; ++round) {  // Two recordings may have the same addresses by chance.
+    const Fn fn = round == 0 ? Fn(with_event) : Fn(with_memory);
     Cache cache;
     for (int i = 0; i < 6; ++i) {
       expect_scaled_plus_one(

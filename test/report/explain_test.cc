@@ -195,7 +195,7 @@ TEST_F(ExplainTest, StaleValues) {
     EXPECT_TRUE(run().ok());
     const std::string text = explain(cache, key("k"));
     EXPECT_TRUE(says(text, "Verify mode found: "));
-    const bool forgotten = text.find("verify mode found it stale (OnStale::kForget)") != std::string::npos;
+    const bool forgotten = text.find("verify mode found it so (OnStale::kForget)") != std::string::npos;
     EXPECT_EQ(forgotten, reaction == OnStale::kForget);
   }
 }
