@@ -754,8 +754,6 @@ DEFECTS = [
            ("host_memory",)),
     Defect("hits do not look at the memory of copies", "stream_ != cudaStreamPerThread && !executable.copies_host_memory();",
            "stream_ != cudaStreamPerThread;", ("host_memory", "accounting")),
-    Defect("memory of the graph is taken for pageable memory",
-           "if (content.allocates && *id == HeldCopy::kPageable) *id = 0;", "", ("host_memory",)),
     Defect("a table serves copies of memory that is gone", "with_table->has_its_memory(nullptr)", "true", ("host_memory",)),
     Defect("addresses of the graph's own memory follow values", "return block.first.contains(was) &&",
            "return false && block.first.contains(was) &&", ("values",)),
