@@ -702,7 +702,7 @@ class PyCache {
         return absl::OkStatus();
       }
       const std::optional<Key> before = contents_of(now);
-      const std::size_t uses = whole.tensors_move ? uses_of(now) : 0;
+      const std::vector<std::size_t> uses = whole.tensors_move ? uses_of(now) : std::vector<std::size_t>();
       const std::uint64_t writes = writes_of(now);
       const char*& why = whole.movement->why_direct;
       const auto check_contents = [&] {
@@ -723,7 +723,7 @@ class PyCache {
       }
       check_contents();
       // A tensor that fn keeps elsewhere would be that of this call for ever.
-      if (whole.tensors_move && uses_of(now) > uses) lower(may_move, What::kNumbers);
+      if (whole.tensors_move && has_more(uses_of(now), uses)) lower(may_move, What::kNumbers);
       if (writes_of(now) == writes) return absl::OkStatus();
       why = "fn writes into an argument that is copied for a graph";
       return is_captured ? absl::FailedPreconditionError(why) : absl::OkStatus();
@@ -751,18 +751,25 @@ class PyCache {
       });
       return writes;
     }
-    // The number of references to the tensors among these, to their memory, and to what they are in.
-    static std::size_t uses_of(const Passed& now) {
-      std::size_t uses = 0;
+    // The numbers of references to each tensor among these, to its memory, and to what it is in.
+    static std::vector<std::size_t> uses_of(const Passed& now) {
+      std::vector<std::size_t> uses;
+      const auto add = [&](auto count) { uses.push_back(static_cast<std::size_t>(count)); };
       walk(now, Into::kContainers, [&](PyObject* part, Holder holder) {
         if (is_tensor(part)) {
           const at::Tensor& tensor = THPVariable_Unpack(part);
-          uses += static_cast<std::size_t>(Py_REFCNT(part)) + tensor.use_count() + tensor.storage().use_count();
+          add(Py_REFCNT(part));
+          add(tensor.use_count());
+          add(tensor.storage().use_count());
         } else if (holder != Holder::kNone && holder != Holder::kObject) {
-          uses += static_cast<std::size_t>(Py_REFCNT(part));
+          add(Py_REFCNT(part));
         }
       });
       return uses;
+    }
+    // Whether any number has grown. Another one may have shrunk.
+    static bool has_more(const std::vector<std::size_t>& uses, const std::vector<std::size_t>& before) {
+      return !std::equal(uses.begin(), uses.end(), before.begin(), before.end(), std::less_equal<>());
     }
     // The value of this part, the first of which is number `number`: another object for a tensor, without its memory.
     // Null for other parts. As in Arguments.

@@ -284,6 +284,21 @@ class MovingTest(unittest.TestCase):
                     wanted = leave(x)
                     self.assertTrue(torch.equal(left, wanted[0] if isinstance(wanted, list) else wanted), (pools, i))
 
+    def test_what_fn_keeps_in_place_of_another_argument(self):
+        box = {"last": rand(1000)}
+
+        def fn(x, last):
+            box["last"] = x
+            return x - last
+
+        cache = graphcache_torch.Cache()
+        kept = [box["last"]]  # a replay for the address of an earlier one would not call fn
+        for i in range(12):
+            kept.append(rand(1000))
+            found = cache.run("keeps", fn, kept[-1], box["last"])
+            self.assertTrue(torch.equal(found, kept[-1] - kept[-2]), i)
+            self.assertIs(box["last"], kept[-1], i)
+
     def test_a_result_that_is_the_next_argument(self):
         weights = rand(64, 64)
         fns = (lambda h: torch.tanh(h @ weights), lambda h: torch.cos(h.sin()) + h)
