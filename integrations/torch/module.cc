@@ -26,9 +26,6 @@ template <auto Verb>
 py::object verb_of_cache(PyCache& cache, const py::handle& key, const Applied& call) {
   return py::cast(cache.with_key(key, call, [](auto& of, const Key& whole) { return (of.*Verb)(whole); }));
 }
-py::object erase_verb(PyCache& cache, const py::handle& key, const Applied& call) {
-  return py::cast(cache.erase(key, call));
-}
 py::object explain_verb(PyCache& cache, const py::handle& key, const Applied& call) {
   return py::cast(cache.with_key(key, call, [](auto& of, const Key& whole) { return graphcache::explain(of, whole); }));
 }
@@ -84,7 +81,7 @@ PyMethodDef methods[] = {
     method("contains", verb<&verb_of_cache<&graphcache::Cache::contains>>,
            "contains($self, key, fn, /, *args, **kwargs)\n--\n\n"
            "Whether a run with these arguments would replay."),
-    method("erase", verb<&erase_verb>,
+    method("erase", verb<&verb_of_cache<&graphcache::Cache::erase>>,
            "erase($self, key, fn, /, *args, **kwargs)\n--\n\n"
            "Forgets the graph of a run with these arguments; False if there is none."),
     method("pin", verb<&verb_of_cache<&graphcache::Cache::pin>>,

@@ -19,7 +19,6 @@
   results in sets, attributes; tensors left                 right, with a pool of the key's own; had been overwritten
     elsewhere; what backward needs later
   results that are arguments inside lists                   the arguments; had been copies
-  an object at the address of one that is gone              another key; its first run had been captured
 """
 import dataclasses
 import gc
@@ -629,47 +628,6 @@ class ResultsTest(Situation):
                 result = cache.run("in place", fn, [x, (y,)])
                 self.assertIn(result.data_ptr(), [x.data_ptr(), y.data_ptr(), parameter.data_ptr()])
             cache.clear()
-
-
-class Masked:
-    """Its first step makes what later ones need."""
-
-    def __init__(self, value):
-        self.value, self.mask = value, None
-
-    def step(self, x):
-        if self.mask is None:
-            self.mask = torch.full_like(x, self.value)
-        return x * self.mask
-
-
-def masked(value):
-    """The same in a dict, which cannot be weakly referenced."""
-    state = {"value": value}
-
-    def step(x):
-        if "mask" not in state:
-            state["mask"] = torch.full_like(x, state["value"])
-        return x * state["mask"]
-
-    return step
-
-
-@unittest.skipUnless(ON_GPU, "PyTorch has no GPU here")
-class AddressTest(Situation):
-    def test_of_an_object_that_is_gone(self):
-        x = torch.rand(1000, device="cuda")
-        for make in (lambda value: Masked(value).step, masked):
-            cache = new_cache(capture_after=1)
-            for i in range(1, 20):
-                self.equal(cache.run("step", make(i), x), x * i)
-            stats = cache.stats()
-            self.assertEqual((stats["eager"], stats["captures"], stats["capture_failures"]), (19, 0, 0))
-            step = make(20)
-            for _ in range(3):
-                self.equal(cache.run("step", step, x), x * 20)
-            stats = cache.stats()
-            self.assertEqual((stats["eager"], stats["captures"], stats["replayed"]), (20, 1, 1))
 
 
 if __name__ == "__main__":
