@@ -139,7 +139,7 @@ void Executable::hold_copies(std::vector<HeldCopy> copies) {
   copies_host_memory_ = std::ranges::any_of(copies_, &HeldCopy::is_of_host);
 }
 
-bool Executable::has_its_memory(const unsigned char* values) {
+bool Executable::has_its_memory(const unsigned char* values) const {
   if (!copies_host_memory_) return true;
   const auto is_there = [](const void* end, std::uint64_t id) {
     return id == 0 || id_at(end) == id;

@@ -72,12 +72,12 @@ class Executable {
   static CallResult renew(Template* graph, const Content& content, const detail::Call& call, DeviceMemory& memory);
   // Whether the memory of copies from or to the host is that which they were set with, unless these values, if any,
   // change it. If other memory has its address, a launch would lose the context (docs/semantics.md).
-  bool has_its_memory(const unsigned char* values);
+  bool has_its_memory(const unsigned char* values) const;
   // Whether that must be asked before each launch.
   bool copies_host_memory() const { return copies_host_memory_; }
 
-  // Updates a plain executable to a sibling's content, whose graph this is, and to the call's values. After a failure
-  // that is no refusal it must not be launched again.
+  // Updates a plain executable to a sibling's content, whose graph this is, and to the call's values. After a failure it
+  // must not be launched again, unless it is whole.
   BroughtOver bring_over(const Template& graph, std::shared_ptr<const Content> to, const detail::Call& call);
 
   // Behind the copies that the executable needs. Later launches follow this one and need nothing more (fact 15).
