@@ -46,8 +46,8 @@ Lane::Lane(World& world, Cache& cache, int number)
       programs_(settings_.programs),
       number_(number),
       random_(settings_.seed, 1, static_cast<std::uint64_t>(number)),
-      cached_(random_, programs_),
-      direct_(random_, programs_),
+      cached_(random_, programs_, settings_.registers),
+      direct_(random_, programs_, settings_.registers),
       steps_(programs_.size()) {
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
@@ -103,6 +103,8 @@ void Lane::work() {
     synchronize();
     const std::string difference = Memory::difference(cached_, direct_, direct_streams_[0]);
     if (!difference.empty()) fault(difference);
+    cached_.register_again();
+    direct_.register_again();
   }
   synchronize();
 }

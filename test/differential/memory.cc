@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::size_t kAllWords = std::size_t{kPlaces} * kWords;
 constexpr std::size_t kAllBytes = kAllWords * sizeof(int);
+constexpr std::size_t kPage = 4096, kPages = (kAllBytes + kPage - 1) / kPage;
 constexpr std::array<const char*, kMemoryKinds> kNames = {"device", "managed", "pinned", "pageable"};
 
 std::string world_in_flight;  // written while no lane runs
@@ -45,7 +46,8 @@ void check(cudaError_t error, const char* what) {
   std::_Exit(3);
 }
 
-Memory::Memory(Random& random, const std::vector<Program>& programs) : pageable_(2 * kAllWords) {
+Memory::Memory(Random& random, const std::vector<Program>& programs, bool registers)
+    : pageable_(2 * kAllWords), registers_(registers) {
   const auto allocate = [](auto&& function) {
     void* memory = nullptr;
     check(function(&memory, kAllBytes), "an allocation");
@@ -55,7 +57,13 @@ Memory::Memory(Random& random, const std::vector<Program>& programs) : pageable_
   const auto pinned = [](void** out, std::size_t bytes) { return cudaMallocHost(out, bytes); };
   blocks_[index(MemoryKind::kDevice)] = allocate(device);
   blocks_[index(MemoryKind::kManaged)] = allocate(allocate_managed);
-  blocks_[index(MemoryKind::kPinned)] = allocate(pinned);
+  if (registers) {
+    blocks_[index(MemoryKind::kPinned)] = static_cast<int*>(std::aligned_alloc(kPage, kPages * kPage));
+    check(cudaHostRegister(blocks_[index(MemoryKind::kPinned)], kPages * kPage, cudaHostRegisterDefault),
+          "cudaHostRegister");
+  } else {
+    blocks_[index(MemoryKind::kPinned)] = allocate(pinned);
+  }
   blocks_[index(MemoryKind::kPageable)] = pageable_.data();
   local = place(kResult);
   check(cudaMalloc(reinterpret_cast<void**>(&written_), kMaxOps * sizeof(Written)), "cudaMalloc");
@@ -76,9 +84,18 @@ Memory::~Memory() {
   check(cudaFree(blocks_[index(MemoryKind::kDevice)]), "cudaFree");
   check(cudaFree(blocks_[index(MemoryKind::kManaged)]), "cudaFree");
   check(cudaFree(written_), "cudaFree");
-  check(cudaFreeHost(blocks_[index(MemoryKind::kPinned)]), "cudaFreeHost");
+  int* const on_host = blocks_[index(MemoryKind::kPinned)];
+  check(registers_ ? cudaHostUnregister(on_host) : cudaFreeHost(on_host), "cudaFreeHost");
+  if (registers_) std::free(on_host);
   check(cudaFreeHost(staging_), "cudaFreeHost");
   for (HostArgument* const arguments : host_arguments_) check(cudaFreeHost(arguments), "cudaFreeHost");
+}
+
+void Memory::register_again() {
+  if (!registers_) return;
+  int* const on_host = blocks_[index(MemoryKind::kPinned)];
+  check(cudaHostUnregister(on_host), "cudaHostUnregister");
+  check(cudaHostRegister(on_host, kPages * kPage, cudaHostRegisterDefault), "cudaHostRegister");
 }
 
 int* Memory::place(int number) const {

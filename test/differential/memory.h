@@ -37,8 +37,8 @@ void set_world_in_flight(const std::string& text);
 
 class Memory {
  public:
-  // With random contents.
-  Memory(Random& random, const std::vector<Program>& programs);
+  // With random contents. The pinned places may be memory that is registered.
+  Memory(Random& random, const std::vector<Program>& programs, bool registers);
   ~Memory();
   Memory(const Memory&) = delete;
 
@@ -53,6 +53,8 @@ class Memory {
   // Describes the first place that differs; empty if there is none. Only work on `stream` may be in flight on either
   // memory.
   static std::string difference(const Memory& got, const Memory& wanted, StreamArg stream);
+  // Registers it anew: it is other memory then, at the same address. REQUIRES: no work in flight.
+  void register_again();
   // Copies the contents of `other`.
   void assign(const Memory& other, StreamArg stream);
 
@@ -60,6 +62,7 @@ class Memory {
   // All places of each kind, of which only some are used. kPageable is a vector.
   std::array<int*, kMemoryKinds> blocks_{};
   std::vector<int> pageable_;
+  const bool registers_;
   Written* written_ = nullptr;
   int* staging_ = nullptr;                     // pinned memory in which the device's places are read
   std::vector<HostArgument*> host_arguments_;  // of each program, in pinned memory

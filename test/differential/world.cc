@@ -106,6 +106,7 @@ Settings::Settings(std::uint64_t the_seed, const Limits& limits) : seed(the_seed
   per_thread = of_lanes.one_in(4) && !default_stream ? 1 + of_lanes.below(threads) : 0;
   steps = Random(seed, 7, 0).one_in(4);
   listens = Random(seed, 8, 0).one_in(3);
+  registers = Random(seed, 9, 0).one_in(4) && !verifies;
   constexpr int kToCompare[] = {1, 8, 24, 24};
   runs_to_compare = random.of(kToCompare);
   if (limits.compare_each) runs_to_compare = 1;
@@ -125,10 +126,10 @@ std::string Settings::text() const {
       number(mechanisms_of_new_caches.patching), ", mode ", number(options.capture_mode), ", flags ",
       options.instantiate_flags, ", after ", options.capture_after, priorities ? ", priorities" : "",
       default_stream ? ", default stream" : "", per_thread > 0 ? absl::StrCat(", per thread ", per_thread) : "",
-      steps ? ", steps" : "", listens ? ", listens" : "", bad_values ? ", bad values" : "", spins ? ", spins" : "",
-      synchronizes ? ", synchronizes" : "", flavor.tiny ? ", tiny" : "", flavor.allocates ? ", allocates" : "",
-      flavor.breaks ? ", breaks" : "", flavor.related ? ", related" : "", flavor.pageable ? ", pageable" : "",
-      flavor.refuses ? ", refuses" : "", ")");
+      steps ? ", steps" : "", listens ? ", listens" : "", registers ? ", registers" : "",
+      bad_values ? ", bad values" : "", spins ? ", spins" : "", synchronizes ? ", synchronizes" : "",
+      flavor.tiny ? ", tiny" : "", flavor.allocates ? ", allocates" : "", flavor.breaks ? ", breaks" : "",
+      flavor.related ? ", related" : "", flavor.pageable ? ", pageable" : "", flavor.refuses ? ", refuses" : "", ")");
 }
 
 void Tally::add(const Tally& other) {
