@@ -137,13 +137,17 @@ std::vector<Executable::HeldCopy> Executable::copies_of(const Template& graph, c
 void Executable::hold_copies(std::vector<HeldCopy> copies) {
   copies_ = std::move(copies);
   copies_host_memory_ = std::ranges::any_of(copies_, &HeldCopy::is_of_host);
+  has_unknown_copies_ = !std::ranges::all_of(copies_, &HeldCopy::is_known);
+}
+
+Executable::HeldCopy* Executable::held_copy(const SlotNode& node) {
+  const auto found = std::ranges::find(copies_, node.index, &HeldCopy::node);
+  return node.type == cudaGraphNodeTypeMemcpy && found != copies_.end() ? &*found : nullptr;
 }
 
 bool Executable::has_its_memory(const unsigned char* values) const {
   if (!copies_host_memory_) return true;
-  const auto is_there = [](const void* end, std::uint64_t id) {
-    return id == 0 || id_at(end) == id;
-  };
+  const auto is_there = [](const void* end, std::uint64_t id) { return id == 0 || id_at(end) == id; };
   return std::ranges::all_of(copies_, [&](const HeldCopy& copy) {
     const SlotNode* const node = values != nullptr && copy.is_of_host() ? slots_.node(copy.node) : nullptr;
     return (node != nullptr && slots_.differs(*node, values)) ||
@@ -174,9 +178,11 @@ CallResult Executable::patch(const detail::Call& call, std::size_t* patched_node
 }
 
 CallResult Executable::patch_node(const SlotNode& node, const detail::Call& call, std::size_t* patched_nodes) {
-  if (!slots_.update_fields(node, call.values)) return {};
+  const bool changes = slots_.update_fields(node, call.values);
+  const HeldCopy* const copy = has_unknown_copies_ ? held_copy(node) : nullptr;
+  if (!changes && (copy == nullptr || copy->is_known)) return {};
   const CallResult result = set_node(node);
-  if (result.error == cudaSuccess) ++*patched_nodes;
+  if (result.error == cudaSuccess && changes) ++*patched_nodes;
   return result;
 }
 
@@ -279,15 +285,15 @@ CallResult Executable::set_kernel(const SlotNode& node) {
 CallResult Executable::set_memcpy(const SlotNode& node) {
   Copy copy;
   if (const CallResult taken = take(slots_, node, memory_, &copy); taken.error != cudaSuccess) return taken;
-  const auto found = std::ranges::find(copies_, node.index, &HeldCopy::node);
-  const bool moves = found != copies_.end() && (found->dst != copy.dst || found->src != copy.src);
-  if (moves) {
-    HeldCopy now = held(node.index, copy.dst, copy.src);
-    now.must_stay = found->must_stay;
+  if (HeldCopy* const before = held_copy(node)) {
+    const bool moves = before->dst != copy.dst || before->src != copy.src;
+    HeldCopy now{node.index, false, false, copy.dst, copy.src};
+    now.is_known = false;
+    if (moves ? before->must_stay : !before->is_known) now = held(node.index, copy.dst, copy.src);
+    now.must_stay = before->must_stay;
     // The call would succeed, and the launch would destroy the context (docs/semantics.md).
     if (now.must_stay && now.is_pageable) return {kSetsCopy, cudaErrorInvalidValue, /*latches=*/false};
-    *found = now;
-    copies_host_memory_ |= now.is_of_host();
+    if (moves || !before->is_known) *before = now;
   }
   return {kSetsCopy, cudaGraphExecMemcpyNodeSetParams1D(exec_.get(), base_.nodes[node.index], copy.dst, copy.src,
                                                         copy.bytes, copy.kind)};

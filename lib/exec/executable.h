@@ -57,7 +57,7 @@ class Executable {
   cudaError_t take_device_error();
   bool holds(const detail::Call& call) const {
     // Lists of one entry may have several sizes.
-    if (!is_of_values_ || values_.size() != call.values_size) return false;
+    if (!is_of_values_ || has_unknown_copies_ || values_.size() != call.values_size) return false;
     return call.values_size == 0 || std::memcmp(values_.data(), call.values, call.values_size) == 0;
   }
 
@@ -74,10 +74,10 @@ class Executable {
   // change it. If other memory has its address, a launch would lose the context (docs/semantics.md).
   bool has_its_memory(const unsigned char* values) const;
   // Whether that must be asked before each launch.
-  bool copies_host_memory() const { return copies_host_memory_; }
+  bool copies_host_memory() const { return copies_host_memory_ || has_unknown_copies_; }
 
-  // Updates a plain executable to a sibling's content, whose graph this is, and to the call's values. After a failure it
-  // must not be launched again, unless it is whole.
+  // Updates a plain executable to a sibling's content, whose graph this is, and to the call's values. After a failure
+  // it must not be launched again, unless it is whole.
   BroughtOver bring_over(const Template& graph, std::shared_ptr<const Content> to, const detail::Call& call);
 
   // Behind the copies that the executable needs. Later launches follow this one and need nothing more (fact 15).
@@ -113,11 +113,15 @@ class Executable {
     // The ids of their allocations, kPageable if there is none, or 0 if the copy is one within a device.
     static constexpr std::uint64_t kPageable = UINT64_MAX;
     std::uint64_t dst_id = 0, src_id = 0;
+    // If not, its memory was not asked for when a patch moved it: most copies that move do so in each run. A run that
+    // does not move it sets it again.
+    bool is_known = true;
     bool is_of_host() const { return dst_id != 0 || src_id != 0; }
   };
   static std::uint64_t id_at(const void* end);
   static HeldCopy held(std::uint32_t node, const void* dst, const void* src);
   void hold_copies(std::vector<HeldCopy> copies);
+  HeldCopy* held_copy(const SlotNode& node);
   std::vector<HeldCopy> copies_of(const Template& graph, const Content& content) const;
   // The first copy of pageable memory, where the executable cannot have one.
   static const HeldCopy* unfit(const std::vector<HeldCopy>& copies) {
@@ -131,6 +135,7 @@ class Executable {
   void take_values(const detail::Call& call) {
     values_.assign(call.values, call.values + call.values_size);
     is_of_values_ = true;
+    hold_copies(std::move(copies_));  // A patch may have moved them.
   }
   CallResult patch_node(const SlotNode& node, const detail::Call& call, std::size_t* patched_nodes);
   CallResult set_node(const SlotNode& node);
@@ -152,7 +157,7 @@ class Executable {
   // The content's slots with fields made from `values_`, except those that an updater node writes.
   Slots slots_;
   std::vector<HeldCopy> copies_;
-  bool copies_host_memory_ = false;
+  bool copies_host_memory_ = false, has_unknown_copies_ = false;
   std::vector<unsigned char> values_;
   bool is_of_values_ = true;  // If not, copies and sets have other values: those of their graph.
 

@@ -75,7 +75,7 @@ TEST_F(AccountingTest, HitAsksForTheMemoryOfCopiesFromAndToTheHost) {
   const PinnedBuffer<float> pinned(kSize);
   DeviceBuffer<float> other(kSize);
   const auto run = [&](float* to, const float* from) {
-    return cache.run(key(from == pinned.get()), *stream, params(to, from),
+    return cache.run(key(from != data->get()), *stream, params(to, from),
                      [&](Recorder& rec, Slot<float*> dst, Slot<const float*> src) { rec.memcpy(dst, src, 4); });
   };
   for (const float* const from : {data->get(), pinned.get()}) {
@@ -84,6 +84,16 @@ TEST_F(AccountingTest, HitAsksForTheMemoryOfCopiesFromAndToTheHost) {
     if (from == pinned.get()) expected["cudaPointerGetAttributes"] = 2;
     EXPECT_EQ(calls_of([&] { EXPECT_RUN(kReplayed, run(other.get(), from)); }), expected);
   }
+  // A copy that moves in each run is set in each run, so it is asked for only once it stays.
+  constexpr const char* kSets = "cudaGraphExecMemcpyNodeSetParams1D";
+  for (int i = 1; i < 3; ++i) {
+    EXPECT_EQ(calls_of([&] { EXPECT_RUN(kPatched, run(other.get(), pinned.get() + i)); }),
+              (Counts{{"cudaGraphLaunch", 1}, {kSets, 1}}));
+  }
+  Counts calls = calls_of([&] { EXPECT_RUN(kReplayed, run(other.get(), pinned.get() + 2)); });
+  EXPECT_EQ(calls[kSets], 1u);
+  calls = calls_of([&] { EXPECT_RUN(kReplayed, run(other.get(), pinned.get() + 2)); });
+  EXPECT_EQ(calls, (Counts{{"cudaGraphLaunch", 1}, {"cudaPointerGetAttributes", 2}}));
 }
 
 // The first such run of a cache allocates room for it.
