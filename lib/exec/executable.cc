@@ -141,8 +141,8 @@ void Executable::hold_copies(std::vector<HeldCopy> copies) {
 }
 
 Executable::HeldCopy* Executable::held_copy(const SlotNode& node) {
-  const auto found = std::ranges::find(copies_, node.index, &HeldCopy::node);
-  return node.type == cudaGraphNodeTypeMemcpy && found != copies_.end() ? &*found : nullptr;
+  const auto found = std::ranges::lower_bound(copies_, node.index, {}, &HeldCopy::node);
+  return found != copies_.end() && found->node == node.index ? &*found : nullptr;
 }
 
 bool Executable::has_its_memory(const unsigned char* values) const {

@@ -106,7 +106,7 @@ class Executable {
 
   // A copy as it was set last.
   struct HeldCopy {
-    std::uint32_t node = 0;    // Index in the graph's nodes, or Template::kInner.
+    std::uint32_t node = 0;    // Its index: see Template::each_copy().
     bool must_stay = false;    // Whether it may not become one of pageable memory: by the memory at the instantiation.
     bool is_pageable = false;  // Whether an end is in pageable memory.
     const void *dst = nullptr, *src = nullptr;

@@ -90,7 +90,7 @@ CallResult each_copy_in(cudaGraphNode_t node, std::uint32_t index, Template::Use
   std::vector<cudaGraphNode_t> nodes;
   if (done.error == cudaSuccess) done = list_nodes(child, &nodes);
   for (const cudaGraphNode_t inner : nodes) {
-    if (done.error == cudaSuccess) done = each_copy_in(inner, Template::kInner, use);
+    if (done.error == cudaSuccess) done = each_copy_in(inner, index, use);
   }
   return done;
 }

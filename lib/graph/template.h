@@ -234,7 +234,8 @@ struct Template {
 
   bool empty() const { return graph.get() == nullptr; }
   CallResult list_nodes() { return graphcache::list_nodes(graph.get(), &nodes); }
-  // Calls `use` with each copy and its index in `nodes`, or kInner inside of a node, until it fails.
+  // Calls `use` with each copy until it fails, in the order of their indices: that in `nodes`, of the child graph if it
+  // is in one, or kInner in a body.
   static constexpr std::uint32_t kInner = UINT32_MAX;
   using UseCopy = absl::FunctionRef<CallResult(cudaGraphNode_t, std::uint32_t)>;
   CallResult each_copy(const Content& content, UseCopy use) const;
