@@ -39,8 +39,8 @@ namespace graphcache {
 class Core;  // Not for users.
 
 // The first run of a key captures the work that `fn` enqueues, and launches it as a graph. Every later run replays the
-// graph: one runtime call, one more for each node whose values have changed, and two for each copy from or to the host.
-// All members are thread-safe.
+// graph: one runtime call, and at most one more for each changed node and two for each copy from or to the host. All
+// members are thread-safe.
 //
 // REQUIRES, for right results:
 //   - Everything that decides which work `fn` enqueues is in the key. What else changes is a value or a slot.

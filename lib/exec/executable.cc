@@ -84,7 +84,8 @@ cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Conten
                                     DeviceMemory& memory, std::unique_ptr<Executable>* out) {
   // Allocated first, because this may throw.
   std::unique_ptr<Executable> executable(new Executable(memory));
-  executable->hold_copies(executable->copies_of(base, *content));
+  executable->copies_ = executable->copies_of(base, *content);
+  executable->note_copies();
   executable->hold(std::move(content), base.values);
   const cudaError_t error = graphcache::instantiate(base.graph, flags, &executable->exec_);
   if (error != cudaSuccess) return error;
@@ -102,7 +103,7 @@ std::uint64_t Executable::id_at(const void* end) {
 Executable::HeldCopy Executable::held(std::uint32_t node, const void* dst, const void* src) {
   const PointerAttributes to(dst), from(src);
   const auto is_pageable = [](const void* end, const PointerAttributes& at) {
-    return end != nullptr && at.is_pageable();  // An array has no pointer.
+    return end != nullptr && (at.is_pageable() || at.query.error != cudaSuccess);  // An array has no pointer.
   };
   const auto is_of_device = [](const void* end, const PointerAttributes& at) {
     return end == nullptr || at.type == cudaMemoryTypeDevice || at.type == cudaMemoryTypeManaged;
@@ -134,8 +135,7 @@ std::vector<Executable::HeldCopy> Executable::copies_of(const Template& graph, c
   return copies;
 }
 
-void Executable::hold_copies(std::vector<HeldCopy> copies) {
-  copies_ = std::move(copies);
+void Executable::note_copies() {
   copies_host_memory_ = std::ranges::any_of(copies_, &HeldCopy::is_of_host);
   has_unknown_copies_ = !std::ranges::all_of(copies_, &HeldCopy::is_known);
 }
@@ -188,19 +188,21 @@ CallResult Executable::patch_node(const SlotNode& node, const detail::Call& call
 
 CallResult Executable::renew(Template* graph, const Content& content, const detail::Call& call, DeviceMemory& memory) {
   const RelaxedCaptureMode relaxed;
-  std::vector<unsigned char> values(call.values, call.values + call.values_size);
-  Slots slots = content.slots;
   CallResult done = graph->each_copy(content, [&](cudaGraphNode_t node, std::uint32_t index) -> CallResult {
-    if (slots.node(index) != nullptr) return {};
+    if (content.slots.node(index) != nullptr) return {};
     // What the runtime's getter gives of a 2-D copy is another copy to cudaGraphExecUpdate (docs/semantics.md).
     CUDA_MEMCPY3D copy;
     CUresult result = driver().copy_params(node, &copy);
     if (result == CUDA_SUCCESS) result = driver().set_copy_params(node, &copy);
     return {"cudaGraphMemcpyNodeSetParams, by the driver", static_cast<cudaError_t>(result), /*latches=*/false};
   });
+  const auto is_kernel = [](const SlotNode& node) { return node.type == cudaGraphNodeTypeKernel; };
+  if (std::ranges::all_of(content.slots.nodes, is_kernel)) return done;
+  std::vector<unsigned char> values(call.values, call.values + call.values_size);
+  Slots slots = content.slots;
   for (const SlotNode& node : slots.nodes) {
     if (done.error != cudaSuccess) return done;
-    if (node.type == cudaGraphNodeTypeKernel) continue;
+    if (is_kernel(node)) continue;
     slots.update_fields(node, call.values);
     const cudaGraphNode_t at = graph->nodes[node.index];
     Copy copy;
@@ -242,7 +244,8 @@ BroughtOver Executable::bring_over(const Template& graph, std::shared_ptr<const 
     return refuse(static_cast<std::size_t>(refused - graph.nodes.begin()), reason(info.result));
   }
   brought.updated = true;
-  hold_copies(std::move(copies));
+  copies_ = std::move(copies);
+  note_copies();
   hold(std::move(to), graph.values);
   brought.result = patch(call, &brought.patched_nodes);
   return brought;

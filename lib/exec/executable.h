@@ -120,7 +120,7 @@ class Executable {
   };
   static std::uint64_t id_at(const void* end);
   static HeldCopy held(std::uint32_t node, const void* dst, const void* src);
-  void hold_copies(std::vector<HeldCopy> copies);
+  void note_copies();  // Sets what is known of all of `copies_`.
   HeldCopy* held_copy(const SlotNode& node);
   std::vector<HeldCopy> copies_of(const Template& graph, const Content& content) const;
   // The first copy of pageable memory, where the executable cannot have one.
@@ -135,7 +135,7 @@ class Executable {
   void take_values(const detail::Call& call) {
     values_.assign(call.values, call.values + call.values_size);
     is_of_values_ = true;
-    hold_copies(std::move(copies_));  // A patch may have moved them.
+    note_copies();  // A patch may have moved them.
   }
   CallResult patch_node(const SlotNode& node, const detail::Call& call, std::size_t* patched_nodes);
   CallResult set_node(const SlotNode& node);

@@ -162,7 +162,8 @@ std::size_t UpdatedExecutable::estimated_device_bytes(const Content& content) {
 CallResult UpdatedExecutable::instantiate(Template& from, std::shared_ptr<const Content> content, bool with_table,
                                           unsigned long long flags, Device& device, std::unique_ptr<Executable>* out) {
   std::unique_ptr<UpdatedExecutable> executable(new UpdatedExecutable(device));
-  executable->hold_copies(executable->copies_of(from, *content));
+  executable->copies_ = executable->copies_of(from, *content);
+  executable->note_copies();
   executable->hold(std::move(content), from.values);
   Template& base = executable->base_;
   CallResult done = from.clone(&base);

@@ -87,8 +87,8 @@ absl::StatusOr<Outcome> Run::find_and_run() {
   if (options.verify_every != 0 && !call_.makes_graph()) {
     if (auto outcome = verify_hit()) return *std::move(outcome);
   }
-  if (can_replay() && core_.device->memory->late_error == cudaSuccess &&
-      (own().stream.handle == stream_ || core_.known_streams.contains(stream_))) {
+  if (executable() != nullptr && core_.device->memory->late_error == cudaSuccess &&
+      (own().stream.handle == stream_ || core_.known_streams.contains(stream_)) && can_replay()) {
     return launch(Outcome::kReplayed);
   }
   return reported([&] { return run_slowly(); });
