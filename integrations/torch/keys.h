@@ -104,6 +104,31 @@ struct Met {
   std::unordered_map<PyObject*, Holder> holders;
 };
 
+// The objects whose addresses the keys contain that this thread makes meanwhile.
+class Identities {
+ public:
+  using Objects = std::unordered_map<PyObject*, py::object>;
+  Identities() : outer_(std::exchange(current, this)) {}
+  ~Identities() { current = outer_; }
+  Identities(const Identities&) = delete;
+  Identities& operator=(const Identities&) = delete;
+
+  static void note(PyObject* object) {
+    if (current != nullptr) current->objects_.try_emplace(object, py::reinterpret_borrow<py::object>(object));
+  }
+  // The gradient and the history of one that requires gradients are those of the object.
+  static void note_tensor(PyObject* part) {
+    if (!is_exact_tensor(part) || THPVariable_Unpack(part).requires_grad()) note(part);
+  }
+
+  Objects take() { return std::exchange(objects_, {}); }
+
+ private:
+  static inline thread_local Identities* current = nullptr;
+  Identities* const outer_;
+  Objects objects_;
+};
+
 // Where a part of a key is.
 struct Where {
   Arguments* arguments;  // null in the key itself
@@ -156,6 +181,7 @@ struct Typed {
   const Parts& parts;
 };
 inline void graphcache_key(Keyer& keyer, const Typed& typed) {
+  Identities::note(reinterpret_cast<PyObject*>(Py_TYPE(typed.parts.of)));
   keyer.add(static_cast<const void*>(Py_TYPE(typed.parts.of)), typed.parts);
 }
 struct PassedParts {
@@ -240,6 +266,7 @@ inline void add_tensor(Keyer& keyer, PyObject* part, const Where& where) {
         "put its values into the key");
   }
   if (is_plain_tensor(part)) {
+    Identities::note_tensor(part);
     const bool is_exact = is_exact_tensor(part);
     if (!is_exact) keyer.add(nullptr, nullptr, static_cast<const void*>(part));
     const bool is_argument = where.arguments != nullptr && !where.is_in_object;
@@ -303,6 +330,7 @@ inline void graphcache_key(Keyer& keyer, const OfType& of) {
 // Adds an object by its identity, and a module's mode. Frozen TorchScript has none.
 inline void add_object(Keyer& keyer, PyObject* object) {
   static PyObject* const training = interned("training");
+  Identities::note(object);
   keyer.add(static_cast<const void*>(object));
   if (!is_module(object)) return;
   keyer.add(attribute_of(object, training).ptr() == Py_True);
@@ -410,6 +438,7 @@ inline void add_simple(Keyer& keyer, PyObject* value) {
 // Adds numbers and texts by value, tensors by their memory, and everything else by identity.
 inline void add_closed_over(Keyer& keyer, PyObject* value) {
   if (is_plain_tensor(value) && is_exact_tensor(value)) {
+    Identities::note_tensor(value);
     keyer.add(TensorPart{THPVariable_Unpack(value)});
   } else if (is_exact_constant(value) && !PyLong_CheckExact(value)) {
     add_simple(keyer, value);
@@ -488,8 +517,9 @@ inline void begin_key(Keyer& keyer, const py::handle& key, const py::handle& fn)
   add_fn(keyer, fn.ptr());
 }
 
-// `values` are empty, and then have what is not in the key.
-inline Key make_key(const py::handle& key, const py::handle& fn, const Passed& passed, Arguments* values) {
+// `values` are empty, and then have what is not in the key. Keys of different lives differ.
+inline Key make_key(const py::handle& key, const py::handle& fn, const Passed& passed, Arguments* values,
+                    std::uint64_t life = 0) {
   Keyer keyer;
   begin_key(keyer, key, fn);
   keyer.add(PassedParts{passed, values});
@@ -499,11 +529,12 @@ inline Key make_key(const py::handle& key, const py::handle& fn, const Passed& p
     std::optional<std::vector<std::size_t>> firsts = Arguments::firsts_of(values->copied);
     if (!firsts) {
       *values = Arguments(values->device, Arguments::Tensors::kStay, values->numbers_move);
-      return make_key(key, fn, passed, values);
+      return make_key(key, fn, passed, values, life);
     }
     for (const std::size_t first : *firsts) keyer.add(first);
     values->firsts = *std::move(firsts);
   }
+  if (life != 0) keyer.add(nullptr, life);
   return std::move(keyer).finish();
 }
 

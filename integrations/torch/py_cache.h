@@ -270,6 +270,11 @@ class PyCache {
     std::shared_ptr<const Key> moving;                  // the key as if everything moved
     const char* why_direct = nullptr;                   // why a graph would be wrong, if it would
     bool has_numbers = false;                           // whether floats are among what moves
+    // Weak references to the objects that count by identity, if they can have any. When one ends, another one may get
+    // its address, and has another movement, with keys of another life.
+    std::vector<py::object> watched;
+    bool is_over = false;
+    std::uint64_t life = 0;
   };
   using What = Movement::What;
   static void lower(What* what, What to) { *what = std::max(*what, to); }
@@ -306,6 +311,7 @@ class PyCache {
     const bool is_new = known == known_.end();
     const std::vector<Known> none;
     for (const Known& one : is_new ? none : known->second) {
+      if (one.movement->is_over) continue;
       if (!one.kinds.are(passed, one.movement->words, &are_equal)) continue;
       if (!are_equal && (whole.list = one.kinds.values_of(passed)) == nullptr) continue;
       if (copies_inputs_) {
@@ -318,30 +324,42 @@ class PyCache {
     }
     if (whole.movement == nullptr) {
       if (is_new && is_run) note_fn(key, call.fn());
+      if (movements_.size() > kMostMovements || known_.size() > kMostMovements) forget_movements();
       Arguments all = arguments(What::kAll);
-      Key moving = make_key(key, call.fn(), passed, &all);
+      Identities identities;
+      const Key moving = make_key(key, call.fn(), passed, &all);
+      const Identities::Objects objects = identities.take();
       const auto begin = reinterpret_cast<const std::uint64_t*>(all.list.data());
       const std::vector<std::uint64_t> words(begin, begin + all.list.size());
       const Arguments like(device(), all.tensors, all.numbers_move);
       whole.list = std::make_shared<const graphcache::ValueList>(std::move(all.list));
       whole.inputs = std::move(all.copied);
       whole.firsts = std::move(all.firsts);
-      if (const auto found = movements_.find(moving); found != movements_.end()) {
+      const auto found = movements_.find(moving);
+      const bool is_found = found != movements_.end();
+      if (is_found && !found->second->is_over) {
         whole.movement = found->second;
       } else {
         whole.movement = std::make_shared<Movement>();
+        whole.movement->life = is_found ? ++lives_ : first_life_;
         whole.movement->words = words;
         whole.movement->why_direct = all.why_direct;
         whole.movement->has_numbers = all.has_numbers;
-        whole.movement->moving = std::make_shared<const Key>(moving);
-        whole.movement->key = words.empty() ? whole.movement->moving : key_with(What::kNothing, key, call).key;
-        if (is_run) movements_[moving] = whole.movement;
+        const std::uint64_t life = whole.movement->life;
+        whole.movement->moving = key_with(arguments(What::kAll), key, call, life).key;
+        whole.movement->key =
+            words.empty() ? whole.movement->moving : key_with(arguments(What::kNothing), key, call, life).key;
+        if (is_run) {
+          watch(whole.movement, objects);
+          movements_[moving] = whole.movement;
+        }
       }
       are_equal = whole.movement->words == words;
-      if (movements_.size() > kMostMovements || known_.size() > kMostMovements) forget_movements();
       Known one{ArgumentKinds(passed, like), whole.movement, whole.firsts};
       if (is_run) {
         std::vector<Known>& of_fn = known_[without_arguments];  // Python code may have run meanwhile.
+        of_fn.erase(std::remove_if(of_fn.begin(), of_fn.end(), [](const Known& of) { return of.movement->is_over; }),
+                    of_fn.end());
         if (one.kinds.are_known() && of_fn.size() < kMostKnown) of_fn.push_back(std::move(one));
       }
     }
@@ -352,7 +370,7 @@ class PyCache {
       return whole;
     }
     if (movement.what == What::kNumbers || movement.what == What::kNothing) {
-      Whole rest = key_with(movement.what, key, call);
+      Whole rest = key_with(arguments(movement.what), key, call, movement.life);
       rest.movement = std::move(whole.movement);
       return rest;
     }
@@ -378,13 +396,10 @@ class PyCache {
     return whole;
   }
   // `values` are empty.
-  Whole key_with(Arguments values, const py::handle& key, const Applied& call) const {
-    auto whole = std::make_shared<const Key>(make_key(key, call.fn(), call.passed(), &values));
+  Whole key_with(Arguments values, const py::handle& key, const Applied& call, std::uint64_t life = 0) const {
+    auto whole = std::make_shared<const Key>(make_key(key, call.fn(), call.passed(), &values, life));
     return {std::move(whole), std::make_shared<const graphcache::ValueList>(std::move(values.list)), nullptr,
             std::move(values.copied), std::move(values.firsts)};
-  }
-  Whole key_with(What what, const py::handle& key, const Applied& call) const {
-    return key_with(arguments(what), key, call);
   }
   Whole of_inner_run(const py::handle& key, const Applied& call) const {
     return key_with(Arguments(device()), key, call);
@@ -406,7 +421,31 @@ class PyCache {
     const WithoutGil nogil;
     torch().cache().erase(*whole.key);
   }
+  // The movement is over when one of these objects ends.
+  static void watch(const std::shared_ptr<Movement>& movement, const Identities::Objects& objects) {
+    using Of = std::weak_ptr<Movement>;
+    static PyMethodDef end = {"end",
+                              [](PyObject* of, PyObject*) {
+                                if (const auto over = static_cast<Of*>(PyCapsule_GetPointer(of, nullptr))->lock()) {
+                                  over->is_over = true;
+                                }
+                                return py::none().release().ptr();
+                              },
+                              METH_O, nullptr};
+    const py::capsule of(new Of(movement), [](void* one) { delete static_cast<Of*>(one); });
+    const auto call = py::reinterpret_steal<py::object>(PyCFunction_New(&end, of.ptr()));
+    if (!call) throw py::error_already_set();
+    for (const auto& [object, one] : objects) {
+      auto reference = py::reinterpret_steal<py::object>(PyWeakref_NewRef(object, call.ptr()));
+      if (reference) {
+        movement->watched.push_back(std::move(reference));
+      } else {
+        PyErr_Clear();
+      }
+    }
+  }
   void forget_movements() {
+    first_life_ = ++lives_;  // nothing watches the objects of the older ones
     // Behind what they are in, because the end of an object may run Python code.
     const auto movements = std::exchange(movements_, {});
     const auto known = std::exchange(known_, {});
@@ -895,7 +934,8 @@ class PyCache {
   std::shared_ptr<Records> records_ = std::make_shared<Records>();
   std::unordered_map<Key, std::shared_ptr<Movement>> movements_;  // each by all that does not move
   std::unordered_map<Key, std::vector<Known>> known_;
-  std::unordered_map<Key, int> fns_;  // how many there are of one code
+  std::uint64_t lives_ = 0, first_life_ = 0;  // the last life, and that of a movement at addresses that are new
+  std::unordered_map<Key, int> fns_;          // how many there are of one code
   std::vector<std::shared_ptr<PyListener>> listeners_;
   const bool copies_inputs_;
   std::unique_ptr<graphcache::TorchCache> torch_;

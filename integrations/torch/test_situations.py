@@ -19,6 +19,7 @@
   results in sets, attributes; tensors left                 right, with a pool of the key's own; had been overwritten
     elsewhere; what backward needs later
   results that are arguments inside lists                   the arguments; had been copies
+  an object at the address of one that is gone              another key; its first run had been captured
 """
 import dataclasses
 import gc
@@ -628,6 +629,34 @@ class ResultsTest(Situation):
                 result = cache.run("in place", fn, [x, (y,)])
                 self.assertIn(result.data_ptr(), [x.data_ptr(), y.data_ptr(), parameter.data_ptr()])
             cache.clear()
+
+
+class Masked:
+    """Its first step makes what later ones need."""
+
+    def __init__(self, value):
+        self.value, self.mask = value, None
+
+    def step(self, x):
+        if self.mask is None:
+            self.mask = torch.full_like(x, self.value)
+        return x * self.mask
+
+
+@unittest.skipUnless(ON_GPU, "PyTorch has no GPU here")
+class AddressTest(Situation):
+    def test_of_an_object_that_is_gone(self):
+        x = torch.rand(1000, device="cuda")
+        cache = new_cache(capture_after=1)
+        for i in range(1, 20):
+            self.equal(cache.run("step", Masked(i).step, x), x * i)
+        stats = cache.stats()
+        self.assertEqual((stats["eager"], stats["captures"], stats["capture_failures"]), (19, 0, 0))
+        masked = Masked(20)
+        for _ in range(3):
+            self.equal(cache.run("step", masked.step, x), x * 20)
+        stats = cache.stats()
+        self.assertEqual((stats["eager"], stats["captures"], stats["replayed"]), (20, 1, 1))
 
 
 if __name__ == "__main__":
