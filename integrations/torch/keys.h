@@ -276,7 +276,8 @@ inline void add_tensor(Keyer& keyer, PyObject* part, const Where& where) {
   if (where.is_in_object && where.arguments != nullptr) {
     // Such as a counter that its class moves to the GPU later.
     where.arguments->why_direct = "an argument holds a tensor whose contents a graph would not read";
-    keyer.add(static_cast<const void*>(part));
+    Identities::note(part);
+    keyer.add(nullptr, nullptr, nullptr, static_cast<const void*>(part));
     return;
   }
   if (!tensor.is_cuda()) {

@@ -268,6 +268,7 @@ class PyCache {
     std::shared_ptr<const graphcache::ValueList> list;  // these, once something moves
     std::shared_ptr<const Key> key;                     // of the first run
     std::shared_ptr<const Key> moving;                  // the key as if everything moved
+    std::shared_ptr<const Key> place;                   // the same in every life
     const char* why_direct = nullptr;                   // why a graph would be wrong, if it would
     bool has_numbers = false;                           // whether floats are among what moves
     // Weak references to the objects that count by identity, if they can have any. When one ends, another one may get
@@ -323,11 +324,11 @@ class PyCache {
       break;
     }
     if (whole.movement == nullptr) {
-      if (is_new && is_run) note_fn(key, call.fn());
-      if (movements_.size() > kMostMovements || known_.size() > kMostMovements) forget_movements();
+      const std::size_t most = kMostMovements + 2 * records_->size();
+      if (movements_.size() > most || known_.size() > most) forget_movements_without_graphs();
       Arguments all = arguments(What::kAll);
       Identities identities;
-      const Key moving = make_key(key, call.fn(), passed, &all);
+      const auto place = std::make_shared<const Key>(make_key(key, call.fn(), passed, &all));
       const Identities::Objects objects = identities.take();
       const auto begin = reinterpret_cast<const std::uint64_t*>(all.list.data());
       const std::vector<std::uint64_t> words(begin, begin + all.list.size());
@@ -335,13 +336,15 @@ class PyCache {
       whole.list = std::make_shared<const graphcache::ValueList>(std::move(all.list));
       whole.inputs = std::move(all.copied);
       whole.firsts = std::move(all.firsts);
-      const auto found = movements_.find(moving);
-      const bool is_found = found != movements_.end();
-      if (is_found && !found->second->is_over) {
-        whole.movement = found->second;
+      const auto found = movements_.find(*place);
+      const std::shared_ptr<Movement> past = found != movements_.end() ? found->second : nullptr;
+      if (is_run && (is_new || (past != nullptr && past->is_over))) note_fn(key, call.fn());
+      if (past != nullptr && !past->is_over) {
+        whole.movement = past;
       } else {
         whole.movement = std::make_shared<Movement>();
-        whole.movement->life = is_found ? ++lives_ : first_life_;
+        whole.movement->place = place;
+        whole.movement->life = past != nullptr ? ++lives_ : first_life_;
         whole.movement->words = words;
         whole.movement->why_direct = all.why_direct;
         whole.movement->has_numbers = all.has_numbers;
@@ -351,7 +354,11 @@ class PyCache {
             words.empty() ? whole.movement->moving : key_with(arguments(What::kNothing), key, call, life).key;
         if (is_run) {
           watch(whole.movement, objects);
-          movements_[moving] = whole.movement;
+          movements_[*place] = whole.movement;
+          if (past != nullptr) {
+            erase(past->key);
+            erase(past->moving);
+          }
         }
       }
       are_equal = whole.movement->words == words;
@@ -388,9 +395,7 @@ class PyCache {
       movement.words.assign(begin, begin + whole.list->size());
       movement.list = whole.list;
       if (std::exchange(movement.what, What::kAll) == What::kUnknown) {
-        const std::shared_ptr<const Key> first = std::move(movement.key);
-        const WithoutGil nogil;
-        torch().cache().erase(*first);
+        erase(movement.key);
       }
     }
     return whole;
@@ -418,8 +423,11 @@ class PyCache {
   // From now on no more than this moves.
   void limit(const Whole& whole, What what) {
     whole.movement->what = what;
+    erase(whole.key);
+  }
+  void erase(const std::shared_ptr<const Key>& key) {
     const WithoutGil nogil;
-    torch().cache().erase(*whole.key);
+    torch().cache().erase(*key);
   }
   // The movement is over when one of these objects ends.
   static void watch(const std::shared_ptr<Movement>& movement, const Identities::Objects& objects) {
@@ -445,11 +453,17 @@ class PyCache {
     }
   }
   void forget_movements() {
-    first_life_ = ++lives_;  // nothing watches the objects of the older ones
+    first_life_ = ++lives_;  // nothing watches the objects of the others any more
     // Behind what they are in, because the end of an object may run Python code.
     const auto movements = std::exchange(movements_, {});
     const auto known = std::exchange(known_, {});
     const auto fns = std::exchange(fns_, {});
+  }
+  void forget_movements_without_graphs() {
+    forget_movements();
+    for (const auto& [key, records] : *records_) {
+      if (const auto& movement = records.back()->movement) movements_.emplace(*movement->place, movement);
+    }
   }
 
   // Warns of a program that makes its fn anew, so that it counts as another one each time.
@@ -532,6 +546,7 @@ class PyCache {
   // What a key's graph uses, and what its runs return. Objects that the key contains by identity are kept alive, so
   // that their addresses are not reused.
   struct Record {
+    std::shared_ptr<Movement> movement;  // null for a graph that the program has made
     py::object kept;
     py::object result;        // with capsules for what fn was given and returns
     bool is_rebuilt = false;  // whether each run makes new containers for it, or returns what it was given
@@ -563,9 +578,10 @@ class PyCache {
 
   // A record that a graph keeps. Called with the interpreter's lock; released without it, perhaps after the cache's
   // object is gone (~TorchCache).
-  std::shared_ptr<void> record_of(const Key& key, py::object kept, const py::object& result, const Passed& passed,
-                                  const Buffers& buffers, const std::vector<at::Tensor>& tensors) {
-    auto made = std::make_unique<Record>(Record{std::move(kept), {}, false, buffers});
+  std::shared_ptr<void> record_of(const Key& key, const std::shared_ptr<Movement>& movement, py::object kept,
+                                  const py::object& result, const Passed& passed, const Buffers& buffers,
+                                  const std::vector<at::Tensor>& tensors) {
+    auto made = std::make_unique<Record>(Record{movement, std::move(kept), {}, false, buffers});
     for (const at::Tensor& tensor : tensors) made->made.emplace_back(tensor);
     // What fn was given is that of each run. The graph must not keep a list, dict or object, as it may be large.
     const std::vector<py::object> given = given_parts(passed);
@@ -730,7 +746,8 @@ class PyCache {
         return absl::FailedPreconditionError(whole.movement->why_direct);
       }
       if (is_captured) {
-        cache->torch_->keep(cache->record_of(*whole.key, std::move(kept), *returned, passed, whole.buffers, made));
+        cache->torch_->keep(
+            cache->record_of(*whole.key, whole.movement, std::move(kept), *returned, passed, whole.buffers, made));
       }
       return absl::OkStatus();
     }
@@ -851,7 +868,7 @@ class PyCache {
       const py::object graph = is_pair ? py::object(made[py::int_(0)]) : made;
       auto& captured = graph.cast<at::cuda::CUDAGraph&>();
       *returned = is_pair ? py::object(made[py::int_(1)]) : py::none();
-      return {cache->record_of(key, py::make_tuple(graph, make), *returned, Passed(), nullptr, {}), &captured};
+      return {cache->record_of(key, nullptr, py::make_tuple(graph, make), *returned, Passed(), nullptr, {}), &captured};
     }
   };
 

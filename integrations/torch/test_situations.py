@@ -24,7 +24,9 @@
 import dataclasses
 import gc
 import threading
+import types
 import unittest
+import warnings
 import weakref
 
 import torch
@@ -643,6 +645,20 @@ class Masked:
         return x * self.mask
 
 
+def resident_bytes():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmRSS"))
+
+
+class LikeATensor:
+    """An object with as much memory as a tensor's."""
+    __slots__ = tuple(f"part{i}" for i in range(3)) + ("__dict__", "__weakref__")
+
+
+def chain_of(x, _):
+    return chain(x)
+
+
 @unittest.skipUnless(ON_GPU, "PyTorch has no GPU here")
 class AddressTest(Situation):
     def test_of_an_object_that_is_gone(self):
@@ -657,6 +673,52 @@ class AddressTest(Situation):
             self.equal(cache.run("step", masked.step, x), x * 20)
         stats = cache.stats()
         self.assertEqual((stats["eager"], stats["captures"], stats["replayed"]), (20, 1, 1))
+
+    def test_functions_of_objects_that_are_gone_leave_a_warning_and_no_pins(self):
+        x = torch.rand(10, device="cuda")
+        cache = new_cache(capture_after=1)
+
+        def run(n):
+            for _ in range(n):
+                masked = Masked(2)
+                cache.run("step", masked.step, x)
+                cache.pin("step", masked.step, x)
+                del masked
+
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            run(5000)
+            before = resident_bytes()
+            run(15_000)
+        self.assertEqual([w.category for w in found], [UserWarning])
+        self.assertLess(resident_bytes() - before, 4 << 20)
+
+    def test_of_a_tensor_of_the_cpu(self):
+        x = torch.rand(10, device="cuda")
+        for _ in range(50):
+            cache, holder = new_cache(capture_after=1), types.SimpleNamespace(part=torch.ones(1))
+            cache.run("step", chain_of, x, holder)
+            address, holder.part = id(holder.part), None
+            holder.part = LikeATensor()
+            if id(holder.part) == address:
+                break
+        else:
+            self.skipTest("no object got the address of a tensor")
+        for _ in range(3):
+            self.equal(cache.run("step", chain_of, x, holder), chain(x))
+        self.assertEqual(cache.stats()["captures"], 1)
+
+    def test_graphs_stay_when_many_keys_are_forgotten(self):
+        x = torch.rand(10, device="cuda")
+        cache = new_cache(capture_after=1, max_templates=8)
+        masked = Masked(3)
+        cache.warm("step", masked.step, x)
+        for i in range(10_010):
+            cache.run("other", chain_of, x, i)
+        self.assertTrue(cache.contains("step", masked.step, x))
+        captures = cache.stats()["captures"]
+        self.equal(cache.run("step", masked.step, x), x * 3)
+        self.assertEqual(cache.stats()["captures"], captures)
 
 
 if __name__ == "__main__":
