@@ -113,10 +113,10 @@ class Cache {
   template <class Fn>
   void prepare(const Key&, StreamArg, Fn&&) = delete;  // Pass the stream to Step::run().
 
-  // Makes a key ready without running it. Captures `fn`, and instantiates and uploads its graph if there is room, or
-  // else writes its parameter set if keys like it have a table. Waits for the upload. Evicts no executable. Keeps at
-  // most Options::max_templates keys, or those with executables if these are more. REQUIRES: the device does not wait
-  // for this thread. Errors: those of run(), of the capture and the instantiation.
+  // Makes a key ready without running it. Captures `fn`, and instantiates and uploads its graph if there is room. Waits
+  // for the upload. Evicts no executable. Keeps at most Options::max_templates keys, or those with executables if these
+  // are more. REQUIRES: the device does not wait for this thread. Errors: those of run(), of the capture and the
+  // instantiation.
   template <class Fn>
   absl::Status warm(const Key& key, Fn&& fn) {
     return warm(key, default_stream(), Params<>(), std::forward<Fn>(fn));

@@ -2,17 +2,11 @@
 
 #include <algorithm>
 
-#include "cuda/driver.h"
-
 namespace graphcache {
 
 DeviceMemory::~DeviceMemory() {
   trim();
-  for (const auto& [device, piece] : scratch_) {
-    std::uint64_t context = 0;
-    if (is_far(device)) (void)find_context(device, &context);
-    if (context == piece.context) free(piece);
-  }
+  if (scratch_.at != nullptr) free(scratch_);
 }
 
 CallResult DeviceMemory::allocate(Piece* piece) {
@@ -57,23 +51,17 @@ void DeviceMemory::give(Pieces::iterator piece) noexcept {
   }
 }
 
-CallResult DeviceMemory::scratch(int device, unsigned char** out) {
+CallResult DeviceMemory::scratch(unsigned char** out) {
   MutexLock lock(mutex_);
-  Piece& piece = scratch_[device];
-  std::uint64_t context = 0;
   CallResult done;
-  if (is_far(device)) done = find_context(device, &context);  // It may have been reset.
-  if (piece.at == nullptr || piece.context != context) {
+  if (scratch_.at == nullptr) {
     const LastErrorGuard last_error;  // A hit has no guard.
-    piece = {.bytes = 2, .of_host = device == kHostMemory};
-    const DeviceGuard current(piece.of_host ? device_ : device);
-    if (done.error == cudaSuccess) done = current.result();
-    if (done.error == cudaSuccess) done = allocate(&piece);
-    if (done.error != cudaSuccess) return {done.call, done.error, /*latches=*/false};
-    piece.context = context;
+    const DeviceGuard current(device_);
+    done = current.result();
+    if (done.error == cudaSuccess) done = allocate(&scratch_);
   }
-  *out = static_cast<unsigned char*>(piece.at);
-  return {};
+  *out = static_cast<unsigned char*>(scratch_.at);
+  return {done.call, done.error, /*latches=*/false};
 }
 
 CallResult DeviceMemory::stream(cudaStream_t* out) {
@@ -110,7 +98,7 @@ void DeviceMemory::abandon() {
   late_error = cudaSuccess;
   stream_.release();
   free_.clear();
-  std::erase_if(scratch_, [&](const auto& one) { return !is_far(one.first); });
+  scratch_.at = nullptr;
   for (Piece& piece : taken_) piece.is_lost = true;
 }
 

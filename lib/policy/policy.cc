@@ -291,11 +291,6 @@ bool Policy::is_table_full(KeyId key, std::size_t bytes) const {
   return (entry.of_class->set_bytes + bytes) / entry.facts.bytes >= limits_.max_executables;
 }
 
-void Policy::added_set(KeyId key, std::size_t bytes) {
-  entries_[key].of_class->set_bytes += bytes;
-  bytes_ += bytes;
-}
-
 void Policy::hand_over(KeyId from, KeyId to) {
   const Kind kind = entries_[from].kind;
   set_kind(from, Kind::kNone);
@@ -310,7 +305,8 @@ void Policy::done(KeyId key, const Plan& plan) {
     set_kind(key, Kind::kTable);
   }
   if (plan.action == Plan::Action::kBorrow) {
-    if (plan.set_bytes != 0) added_set(plan.lender, plan.set_bytes);
+    if (plan.set_bytes != 0) entries_[plan.lender].of_class->set_bytes += plan.set_bytes;
+    bytes_ += plan.set_bytes;
     hand_over(plan.lender, key);
   }
 }

@@ -190,17 +190,4 @@ CallResult Run::instantiate(Plan& plan) {
   return {"cudaGraphInstantiate", Executable::instantiate(of.graph, of.content, flags, *device.memory, &of.executable)};
 }
 
-// Adds the entry's set to the lender's table, if it has one and there is room.
-absl::Status Run::warm_set(Held& lender) {
-  ParameterTable::Set set;
-  if (!make_set(lender, &set) || set.empty()) return absl::OkStatus();
-  if (!core_.store.add_set(lender.get(), set.size())) return absl::OkStatus();
-  Operation upload(core_, EventKind::kUpload, *entry_, &Stats::first_launch_time);
-  const CallResult done = executable_of(*lender)->updated()->add_set(*own().content, set);
-  upload.done(done);
-  if (done.error == cudaSuccess) return absl::OkStatus();
-  if (!is_fatal(done.error)) core_.store.take_back_set(lender.get(), set.size());
-  return failed(cuda_failure(done.call, done.error));
-}
-
 }  // namespace graphcache

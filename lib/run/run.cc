@@ -322,8 +322,7 @@ absl::StatusOr<Outcome> Run::call_again(const absl::Status& why) {
   return outcome;
 }
 
-// Does what the first run of a key does, up to the launch. Evicts no executable. A key that will borrow one gets its
-// set in the table.
+// Does what the first run of a key does, up to the launch. Evicts no executable and borrows none.
 absl::Status Run::warm() try {
   if (active_recording != nullptr) {
     return failed(absl::FailedPreconditionError("warm was called inside another run's fn"));
@@ -348,8 +347,7 @@ absl::Status Run::warm() try {
     if (absl::Status lost = find_family(); !lost.ok()) return failed(std::move(lost));
     Held lender(nullptr, {core_});
     std::optional<Plan> plan = decide(lender, {}, /*may_evict=*/false);
-    if (!plan) return warm_set(lender);
-    if (plan->action == Plan::Action::kDirect) return absl::OkStatus();
+    if (!plan || plan->action == Plan::Action::kDirect) return absl::OkStatus();
     result = buy(*plan, /*may_evict=*/false);
   }
   if (result.error == cudaSuccess) {

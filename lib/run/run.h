@@ -139,7 +139,6 @@ class Run {
   void evict(Entry* victim, bool unlocks = true);
   CallResult buy(Plan& plan, bool may_evict);
   CallResult instantiate(Plan& plan);
-  absl::Status warm_set(Held& lender);
 
   Recorded& own() const { return recorded(*entry_); }
   Executable* executable() const { return executable_of(*entry_); }

@@ -255,18 +255,6 @@ void Store::refuse(Entry* locked, void (Policy::*what)(KeyId), const std::string
   if (!why.empty()) locked->info.refusal = why;
 }
 
-bool Store::add_set(const Entry* lender, std::size_t bytes) {
-  MutexLock lock(mutex_);
-  if (!policy_.has_room_for_set(lender->id, bytes)) return false;
-  policy_.added_set(lender->id, bytes);
-  return true;
-}
-
-void Store::take_back_set(const Entry* lender, std::size_t bytes) {
-  MutexLock lock(mutex_);
-  policy_.added_set(lender->id, 0 - bytes);
-}
-
 void Store::lose(Entry* locked, Loss why, bool had_executable, bool and_template, absl::Status error) {
   MutexLock lock(mutex_);
   if (!error.ok()) locked->error = std::move(error);

@@ -109,9 +109,6 @@ class Store {
   Entry* evict_one(const Entry* in_favour_of) ABSL_LOCKS_EXCLUDED(mutex_);
   // The entry cannot have something, as was found by trying: `what` is Policy::refuse_siblings or the like.
   void refuse(Entry* locked, void (Policy::*what)(KeyId), const std::string& why = {}) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Counts another set in the lender's table. Returns false if there is no room.
-  bool add_set(const Entry* lender, std::size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  void take_back_set(const Entry* lender, std::size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The entry loses its executable, or the promise of one, and perhaps its graph. `had_executable` is whether it has
   // one that was lent already.

@@ -129,21 +129,6 @@ TEST_F(PolicyCallsTest, ATableTakesTheBytesOfTheOneThatItReplaces) {
   EXPECT_EQ(policy().bytes(), 1140u);
 }
 
-TEST_F(PolicyCallsTest, AnAddedSetCounts) {
-  make_table();
-  policy().added_set(1, 30);
-  look().check();
-  EXPECT_EQ(policy().bytes(), 1130u);
-  EXPECT_EQ(policy().bytes(1), 1130u);
-  EXPECT_EQ(look().set_bytes(1), 30u);
-  EXPECT_EQ(look().order(), Keys{1});
-  EXPECT_PLAN("2: borrow 1, add 10", run(2, of_class(graph(1))));
-  EXPECT_EQ(look().set_bytes(2), 40u);
-  EXPECT_EQ(policy().bytes(2), 1140u);
-  lose(2);
-  EXPECT_EQ(policy().bytes(), 0u);
-}
-
 // ---- What is undone -------------------------------------------------------------------------------------------------
 
 TEST_F(PolicyCallsTest, AnExecutableIsReturnedToItsLender) {

@@ -49,7 +49,7 @@ struct Variety {
 // What has happened in worlds.
 struct Happened {
   std::map<std::pair<Rule, Action>, int> plans;
-  int read = 0, read_alive = 0, evictions = 0, updater_nodes = 0, refusals = 0, undone = 0, too_large = 0, added = 0;
+  int read = 0, read_alive = 0, evictions = 0, updater_nodes = 0, refusals = 0, undone = 0, too_large = 0;
 };
 
 // A cache without graphs: it makes the same calls to two policies, carries out their plans, and checks that these are
@@ -351,16 +351,9 @@ class World {
 
   // ---- What is planned
 
-  // A key that is made ready gets what is free, or a set in the table that it will borrow.
+  // A key that is made ready gets what is free.
   void warm(KeyId key) {
-    if (const KeyId holder = find_lender(key); holder != kNoKey) {
-      const std::size_t set = facts(key).set_bytes;
-      if (!has_table(holder) || has_set(holder, key) || bytes() + set > limits_.max_device_bytes) return;
-      add_set(&keys_[holder].executable, key);
-      for_both([&](Policy& policy) { policy.added_set(holder, set); });
-      ++happened_.added;
-      return check();
-    }
+    if (find_lender(key) != kNoKey) return;
     const auto nobody = [](KeyId) { return false; };
     const Plan plan = plan_of_both(key, {}, {nobody, last_use_});
     EXPECT_EQ(plan.action == Action::kDirect, !has_room(key)) << "made ready";
@@ -648,7 +641,6 @@ class PolicyPropertiesTest : public testing::Test {
       EXPECT_GT((happened.plans[{rule, action}]), 0) << static_cast<int>(rule) << ' ' << static_cast<int>(action);
     }
     EXPECT_GT(happened.evictions, 0);
-    EXPECT_GT(happened.added, 0);
     EXPECT_GT(happened.read, 0);
     EXPECT_GT(happened.read_alive, 0);
   }

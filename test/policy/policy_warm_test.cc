@@ -119,7 +119,7 @@ TEST_F(PolicyTest, WarmOfACacheThatCapturesNothingDoesNothing) {
 // Keys of one class.
 std::vector<Spec> class_of(int members) { return family(Profile::kGrids, members, 40); }
 
-TEST_F(PolicyTest, WarmWhereThereIsNoRoomPutsTheSetIntoTheTable) {
+TEST_F(PolicyTest, WarmWhereThereIsNoRoomRecordsTheKey) {
   const std::vector<Spec> keys = class_of(6);
   Bench<> bench({.max_executables = 2});
   for (int i = 0; i < 4; ++i) EXPECT_SUCCESS(bench.go(keys[static_cast<std::size_t>(i)]));
@@ -131,48 +131,18 @@ TEST_F(PolicyTest, WarmWhereThereIsNoRoomPutsTheSetIntoTheTable) {
 
   hostrt::reset_calls();
   EXPECT_SUCCESS(bench.warm(keys[4]));
-  EXPECT_EQ(hostrt::calls("cudaMemcpyAsync"), 1u) << "its set";
+  EXPECT_EQ(hostrt::calls("cudaMemcpyAsync"), 0u);
   EXPECT_EQ(hostrt::calls("cudaGraphInstantiate") + hostrt::calls("cudaGraphExecUpdate"), 0u);
   const Stats warmed = bench.cache.stats();
   EXPECT_EQ(warmed.captures, full.captures + 1);
   EXPECT_EQ(warmed.set_switches, full.set_switches);
   EXPECT_EQ(warmed.evictions, full.evictions);
-  EXPECT_GT(warmed.first_launch_time, full.first_launch_time);
   for (std::size_t i = 0; i < live.size(); ++i) EXPECT_EQ(entry_of(bench, keys[i]).live, live[i]) << i;
 
-  hostrt::reset_calls();
-  EXPECT_SUCCESS(bench.warm(keys[4]));
-  EXPECT_EQ(hostrt::calls("cudaMemcpyAsync"), 0u) << "it has one";
   EXPECT_RUN(kSwitched, bench.go(keys[4]));
-  EXPECT_EQ(hostrt::calls("cudaMemcpyAsync"), 0u);
+  EXPECT_EQ(hostrt::calls("cudaMemcpyAsync"), 1u) << "its set";
+  EXPECT_EQ(bench.cache.stats().captures, warmed.captures);
   for (const Spec& which : keys) EXPECT_SUCCESS(bench.go(which));
-}
-
-TEST_F(PolicyTest, ASetThatCannotBeWarmedLeavesTheTable) {
-  const std::vector<Spec> keys = class_of(6);
-  for (const char* call : {"cudaMemcpyAsync", "cudaEventRecord"}) {
-    Bench<> bench({.max_executables = 2});
-    for (int i = 0; i < 4; ++i) EXPECT_SUCCESS(bench.go(keys[static_cast<std::size_t>(i)]));
-    const Stats before = bench.cache.stats();
-    hostrt::fail_call(call, 1, cudaErrorInvalidValue);
-    EXPECT_FAILURE(kInvalidArgument, bench.warm(keys[4])) << call;
-    hostrt::clear_failures();
-    EXPECT_EQ(bench.cache.stats().live_executables, 2u) << call;
-    EXPECT_EQ(bench.cache.stats().estimated_device_bytes, before.estimated_device_bytes) << call;
-    EXPECT_SUCCESS(bench.warm(keys[4]));
-    for (int round = 0; round < 2; ++round) {
-      for (const Spec& which : keys) EXPECT_SUCCESS(bench.go(which)) << call;
-    }
-    EXPECT_LE(bench.cache.stats().live_executables, 2u);
-  }
-}
-
-TEST_F(PolicyTest, WarmedSetsTakeNoMoreThanTheExecutablesMay) {
-  const std::vector<Spec> keys = class_of(400);
-  Bench<> bench({.max_executables = 2});
-  for (int i = 0; i < 4; ++i) EXPECT_SUCCESS(bench.go(keys[static_cast<std::size_t>(i)]));
-  for (const Spec& which : keys) EXPECT_SUCCESS(bench.warm(which));
-  EXPECT_LE(bench.cache.stats().estimated_device_bytes, 4 * estimated_device_bytes(40) + (64 << 10));
 }
 
 TEST_F(PolicyTest, WarmKeepsTheBytesOfTheDevice) {

@@ -56,22 +56,6 @@ TEST_F(StoreTest, AnEntryWithoutSiblingsHasNoFamily) {
   unlock(entry);
 }
 
-TEST_F(StoreTest, SetsCountUntilTheyAreTakenBack) {
-  make_table(/*max_device_bytes=*/1125);
-  Entry* table = find_free(1);
-  EXPECT_TRUE(store().add_set(table, 10));
-  EXPECT_EQ(now(), (Numbers{1, 2, 1, 1110}));
-  EXPECT_EQ(info(1).estimated_device_bytes, 1110u);
-  EXPECT_TRUE(store().add_set(table, 10));
-  EXPECT_FALSE(store().add_set(table, 10));
-  EXPECT_EQ(now(), (Numbers{1, 2, 1, 1120}));
-  store().take_back_set(table, 10);
-  EXPECT_EQ(now(), (Numbers{1, 2, 1, 1110}));
-  EXPECT_TRUE(store().add_set(table, 15));
-  EXPECT_EQ(now(), (Numbers{1, 2, 1, 1125}));
-  unlock(table);
-}
-
 // ---- What is lost ---------------------------------------------------------------------------------------------------
 
 TEST_F(StoreTest, ALostExecutableLeavesTheTemplate) {
