@@ -2,11 +2,17 @@
 
 #include <algorithm>
 
+#include "cuda/driver.h"
+
 namespace graphcache {
 
 DeviceMemory::~DeviceMemory() {
   trim();
-  if (scratch_.at != nullptr) free(scratch_);
+  for (const auto& [device, piece] : scratch_) {
+    std::uint64_t context = 0;
+    if (is_far(device)) (void)find_context(device, &context);
+    if (context == piece.context) free(piece);
+  }
 }
 
 CallResult DeviceMemory::allocate(Piece* piece) {
@@ -51,17 +57,23 @@ void DeviceMemory::give(Pieces::iterator piece) noexcept {
   }
 }
 
-CallResult DeviceMemory::scratch(unsigned char** out) {
+CallResult DeviceMemory::scratch(int device, unsigned char** out) {
   MutexLock lock(mutex_);
+  Piece& piece = scratch_[device];
+  std::uint64_t context = 0;
   CallResult done;
-  if (scratch_.at == nullptr) {
+  if (is_far(device)) done = find_context(device, &context);  // It may have been reset.
+  if (piece.at == nullptr || piece.context != context) {
     const LastErrorGuard last_error;  // A hit has no guard.
-    const DeviceGuard current(device_);
-    done = current.result();
-    if (done.error == cudaSuccess) done = allocate(&scratch_);
+    piece = {.bytes = 2, .of_host = device == kHostMemory};
+    const DeviceGuard current(piece.of_host ? device_ : device);
+    if (done.error == cudaSuccess) done = current.result();
+    if (done.error == cudaSuccess) done = allocate(&piece);
+    if (done.error != cudaSuccess) return {done.call, done.error, /*latches=*/false};
+    piece.context = context;
   }
-  *out = static_cast<unsigned char*>(scratch_.at);
-  return {done.call, done.error, /*latches=*/false};
+  *out = static_cast<unsigned char*>(piece.at);
+  return {};
 }
 
 CallResult DeviceMemory::stream(cudaStream_t* out) {
@@ -98,7 +110,7 @@ void DeviceMemory::abandon() {
   late_error = cudaSuccess;
   stream_.release();
   free_.clear();
-  scratch_.at = nullptr;
+  std::erase_if(scratch_, [&](const auto& one) { return !is_far(one.first); });
   for (Piece& piece : taken_) piece.is_lost = true;
 }
 

@@ -13,14 +13,18 @@
 #include <atomic>
 #include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <list>
 #include <memory>
+#include <unordered_map>
 
 #include "cuda/errors.h"
 #include "cuda/handles.h"
 #include "cuda/mutex.h"
 
 namespace graphcache {
+
+inline constexpr int kHostMemory = -1;  // Stands for host memory where a device number is expected.
 
 // Shared by a cache and the blocks that it has taken, which may outlive the cache. Thread-safe.
 class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
@@ -38,10 +42,10 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   // Takes memory of the current device, or host memory that it can write to.
   CallResult take(std::size_t bytes, Block* out, bool of_host = false) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Two bytes of pinned memory, which are the same at each call, and may take the place of any memory in a copy or set.
-  // Those of 0 bytes write one byte there instead (docs/semantics.md). Disabling such nodes would be wrong: a disabled
-  // set does not order what follows it after what precedes it (docs/semantics.md).
-  CallResult scratch(unsigned char** out) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Two bytes of a device or of the host (kHostMemory), which are the same at each call. Copies and sets of 0 bytes
+  // write one byte there instead (docs/semantics.md). Disabling such nodes would be wrong: a disabled set does not
+  // order what follows it after what precedes it (docs/semantics.md).
+  CallResult scratch(int device, unsigned char** out) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The stream of copies, and of warm()'s uploads: the caller's may be busy for long. It is of the device that was
   // current at the first call.
@@ -62,19 +66,21 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
     void* at = nullptr;
     std::size_t bytes = 0;
     bool of_host = false;
-    bool is_lost = false;  // Whether its context is.
+    bool is_lost = false;       // Whether its context is.
+    std::uint64_t context = 0;  // Its id, of scratch memory of another device.
   };
   using Pieces = std::list<Piece>;
 
   static CallResult allocate(Piece* piece);
   static void free(const Piece& piece);
+  bool is_far(int device) const { return device != kHostMemory && device != device_; }
   void give(Pieces::iterator piece) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
 
   const int device_;
   Mutex mutex_;
   OwnedStream stream_ ABSL_GUARDED_BY(mutex_);  // Made at its first use.
   Pieces free_ ABSL_GUARDED_BY(mutex_), taken_ ABSL_GUARDED_BY(mutex_);
-  Piece scratch_ ABSL_GUARDED_BY(mutex_){.bytes = 2, .of_host = true};
+  std::unordered_map<int, Piece> scratch_ ABSL_GUARDED_BY(mutex_);  // Keyed by device.
 };
 
 }  // namespace graphcache

@@ -57,9 +57,10 @@ CallResult take(Slots& slots, const SlotNode& node, DeviceMemory& memory, Copy* 
   *out = {copy.dstPtr.ptr, copy.srcPtr.ptr, copy.extent.width, copy.kind};
   if (out->bytes > kMostBytes) return {kSetsCopy, cudaErrorInvalidValue, /*latches=*/false};
   if (out->bytes == 0) {
-    unsigned char* bytes = nullptr;
-    if (const CallResult made = memory.scratch(&bytes); made.error != cudaSuccess) return made;
-    *out = {bytes, bytes + 1, 1, copy.kind};
+    unsigned char *to = nullptr, *from = nullptr;
+    if (const CallResult made = memory.scratch(node.dst_device, &to); made.error != cudaSuccess) return made;
+    if (const CallResult made = memory.scratch(node.src_device, &from); made.error != cudaSuccess) return made;
+    *out = {to, from + 1, 1, copy.kind};
   }
   return {};
 }
@@ -70,7 +71,7 @@ CallResult take(Slots& slots, const SlotNode& node, DeviceMemory& memory, cudaMe
   if (out->elementSize == 1) out->value = static_cast<unsigned char>(out->value);
   if (out->width == 0) {
     unsigned char* dst = nullptr;
-    if (const CallResult made = memory.scratch(&dst); made.error != cudaSuccess) return made;
+    if (const CallResult made = memory.scratch(node.dst_device, &dst); made.error != cudaSuccess) return made;
     out->dst = dst;
     out->width = 1;
   }
@@ -290,10 +291,8 @@ CallResult Executable::set_memcpy(const SlotNode& node) {
   if (HeldCopy* const before = held_copy(node)) {
     const bool moves = before->dst != copy.dst || before->src != copy.src;
     HeldCopy now{node.index, false, false, copy.dst, copy.src};
-    // The memory of copies of nothing stays.
-    now.is_known = slots_.as<cudaMemcpy3DParms>(node).extent.width == 0;
-    const bool asks = moves ? before->must_stay : !before->is_known;
-    if (asks && !now.is_known) now = held(node.index, copy.dst, copy.src);
+    now.is_known = false;
+    if (moves ? before->must_stay : !before->is_known) now = held(node.index, copy.dst, copy.src);
     now.must_stay = before->must_stay;
     // The call would succeed, and the launch would destroy the context (docs/semantics.md).
     if (now.must_stay && now.is_pageable) return {kSetsCopy, cudaErrorInvalidValue, /*latches=*/false};

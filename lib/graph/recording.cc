@@ -19,8 +19,16 @@
 #include "setter_image.h"
 
 namespace graphcache::detail {
+namespace {
 
 constexpr std::size_t kAlignment = alignof(std::max_align_t);
+
+int device_of(const PointerAttributes& memory) {
+  const bool is_devices = memory.type == cudaMemoryTypeDevice || memory.type == cudaMemoryTypeManaged;
+  return is_devices ? memory.device : kHostMemory;
+}
+
+}  // namespace
 
 Recording::Recording(cudaStream_t stream, const Call& call, Mode mode, Setter& setter) noexcept
     : stream_(stream), call_(call), mode_(mode), setter_(setter) {
@@ -322,6 +330,11 @@ void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView by
   if (!is_work("Recorder::memcpy", bytes, size)) return;
   const cudaError_t error = cudaMemcpyAsync(copy.dstPtr.ptr, copy.srcPtr.ptr, size, kind, stream);
   if (calls_.end(error); error != cudaSuccess) return fail(broken("cudaMemcpyAsync", error));
+  if (mode_ == Mode::kCapture && node.binding_count != 0) {
+    const PointerAttributes to(copy.dstPtr.ptr), from(copy.srcPtr.ptr);
+    node.dst_device = device_of(to);
+    node.src_device = device_of(from);
+  }
   keep_node(stream, node, cudaGraphNodeTypeMemcpy);
 }
 
@@ -337,6 +350,7 @@ void Recording::memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView 
   if (!is_work("Recorder::memset", bytes, set.width) || !reaches("Recorder::memset", set.dst)) return;
   const cudaError_t error = cudaMemsetAsync(set.dst, static_cast<int>(set.value), set.width, stream);
   if (calls_.end(error); error != cudaSuccess) return fail(broken("cudaMemsetAsync", error));
+  if (mode_ == Mode::kCapture && bytes.is_slot()) node.dst_device = device_of(PointerAttributes(set.dst));
   keep_node(stream, node, cudaGraphNodeTypeMemset);
 }
 

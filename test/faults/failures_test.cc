@@ -172,7 +172,7 @@ TEST_F(FailuresTest, RefusedPatchGivesTheRightResultAndDropsTheExecutable) {
 TEST_F(FailuresTest, NoMemoryForASetOfNoBytesGivesTheRightResult) {
   World world;
   EXPECT_RUN(kInstantiated, world.run(kKey, 1));
-  hostrt::fail_call("cudaMallocHost", 1, cudaErrorMemoryAllocation);
+  hostrt::fail_call("cudaMalloc", 1, cudaErrorMemoryAllocation);
   EXPECT_RUN(kEager, world.run(kKey, 0));
   expect_usable(world);
   world.expect_done({1, 0});
