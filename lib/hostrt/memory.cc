@@ -138,6 +138,11 @@ std::optional<int> device_of_memory(const State& state, const void* address) {
   return of_graph != nullptr ? std::optional<int>(of_graph->device) : std::nullopt;
 }
 
+std::optional<int> device_of_known(const State& state, const void* address) {
+  const Allocation* const pinned = find_pinned(state, address);
+  return pinned != nullptr ? std::optional<int>(pinned->device) : device_of_memory(state, address);
+}
+
 namespace {
 
 cudaError_t read_attributes(const Call& call, cudaPointerAttributes* out, const void* pointer) {

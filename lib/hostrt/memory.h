@@ -50,6 +50,8 @@ cudaError_t read_attribute(const Call& call, const void* address, CUpointer_attr
 
 // The device that owns the memory at this address, if any.
 std::optional<int> device_of_memory(const State& state, const void* address);
+// The same, or the device that was current when the memory was pinned.
+std::optional<int> device_of_known(const State& state, const void* address);
 
 // Memory aligned as cudaMalloc guarantees and filled with a pattern, to be freed by std::free(). Returns null if there
 // is none.

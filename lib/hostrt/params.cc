@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "attributes.h"
 #include "function_calls.h"
@@ -133,10 +134,25 @@ cudaError_t read_host(const cudaHostNodeParams* from, HostParams* params) {
 
 namespace {
 
-// Device memory may not be replaced by memory of another device.
-bool may_become(const void* old, const void* wanted) {
-  const std::optional<int> before = device_of_memory(state(), old);
-  const std::optional<int> after = device_of_memory(state(), wanted);
+// The device whose copy it is, twice, or the two that it is between (docs/semantics.md).
+std::optional<std::pair<int, int>> devices_of(const CopyParams& copy) {
+  const auto device_at = [](const void* end, MemoryKind kind) {
+    return memory_kind(state(), end) == kind ? device_of_known(state(), end) : std::nullopt;
+  };
+  const std::optional<int> to = device_at(copy.destination, MemoryKind::kDevice);
+  const std::optional<int> from = device_at(copy.source, MemoryKind::kDevice);
+  if (to && from) return std::pair(*to, *from);
+  for (const std::optional<int>& device :
+       {to, from, device_at(copy.source, MemoryKind::kManaged), device_at(copy.destination, MemoryKind::kManaged),
+        device_at(copy.source, MemoryKind::kPinned)}) {
+    if (device) return std::pair(*device, *device);
+  }
+  return std::nullopt;
+}
+
+// Memory that is not known may be of any device.
+template <class Devices>
+bool may_become(const Devices& before, const Devices& after) {
   return !before || !after || *before == *after;
 }
 
@@ -148,12 +164,12 @@ bool may_become(const CopyParams& old, const CopyParams& wanted) {
            old.kind == wanted.kind && old.height == wanted.height && old.depth == wanted.depth &&
            old.destination_pitches == wanted.destination_pitches && old.source_pitches == wanted.source_pitches;
   }
-  return old.kind == wanted.kind && may_become(old.destination, wanted.destination) &&
-         may_become(old.source, wanted.source);
+  return old.kind == wanted.kind && may_become(devices_of(old), devices_of(wanted));
 }
 
 bool may_become(const FillParams& old, const FillParams& wanted) {
-  if (!may_become(old.destination, wanted.destination)) return false;
+  const auto before = device_of_known(state(), old.destination), after = device_of_known(state(), wanted.destination);
+  if (!may_become(before, after)) return false;
   if (old.height == 1 && wanted.height == 1) return true;
   return old.height == wanted.height && old.width == wanted.width && old.pitch == wanted.pitch &&
          old.element_bytes == wanted.element_bytes;

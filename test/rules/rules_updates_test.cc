@@ -227,6 +227,72 @@ TEST_F(Fact23, UpdatesMayResizeCopiesButNotChangeTheirKind) {
   EXPECT_EQ(6, read(11));
 }
 
+// Memory of one kind on two devices. What is pinned is of the device that was current then.
+struct OfDevices {
+  char kind;  // 'd'evice, 'm'anaged or 'p'inned
+  int device;
+  void* memory = nullptr;
+};
+
+// The device whose copy it is, twice, or the two that it is between.
+std::pair<int, int> devices_of_copy(const OfDevices& to, const OfDevices& from) {
+  if (to.kind == 'd') return {to.device, from.kind == 'd' ? from.device : to.device};
+  const bool is_of_target = to.kind == 'm' && from.kind == 'p';
+  const int device = is_of_target ? to.device : from.device;
+  return {device, device};
+}
+
+TEST_F(Fact23, CopiesStayOfTheirDevicesAndSetsOfTheirs) {
+  int devices = 0;
+  OK(cudaGetDeviceCount(&devices));
+  if (devices < 2) GTEST_SKIP() << "needs two devices";
+  constexpr std::size_t kBytes = 64;
+  std::vector<OfDevices> all;
+  for (const int device : {0, 1}) {
+    OK(cudaSetDevice(device));
+    for (const char kind : {'d', 'm', 'p'}) {
+      OfDevices& made = all.emplace_back(OfDevices{kind, device});
+      OK(kind == 'd'   ? cudaMalloc(&made.memory, kBytes)
+         : kind == 'm' ? cudaMallocManaged(&made.memory, kBytes)
+                       : cudaMallocHost(&made.memory, kBytes));
+    }
+  }
+  OK(cudaSetDevice(0));
+  const auto copy = [&](const OfDevices& to, const OfDevices& from) {
+    return capture([&] { OK(cudaMemcpyAsync(to.memory, from.memory, kBytes / 2, cudaMemcpyDefault, stream_)); });
+  };
+  for (const OfDevices& to : all) {
+    for (const OfDevices& from : all) {
+      const cudaGraph_t graph = copy(to, from);
+      const cudaGraphExec_t executable = instantiate(graph), updated = instantiate(graph);
+      for (const OfDevices& other_to : all) {
+        for (const OfDevices& other_from : all) {
+          SCOPED_TRACE(testing::Message()
+                       << to.kind << to.device << " from " << from.kind << from.device << ", then " << other_to.kind
+                       << other_to.device << " from " << other_from.kind << other_from.device);
+          const bool is_same = devices_of_copy(to, from) == devices_of_copy(other_to, other_from);
+          GIVES(is_same ? cudaSuccess : cudaErrorInvalidValue,
+                cudaGraphExecMemcpyNodeSetParams1D(executable, nodes(graph)[0], other_to.memory, other_from.memory,
+                                                   kBytes / 2, cudaMemcpyDefault));
+          cudaGraphExecUpdateResultInfo info = {};
+          GIVES(is_same ? cudaSuccess : cudaErrorGraphExecUpdateFailure,
+                cudaGraphExecUpdate(updated, copy(other_to, other_from), &info));
+        }
+      }
+    }
+  }
+  const cudaGraph_t set = capture([&] { OK(cudaMemsetAsync(device_, 0, kBytes, stream_)); });
+  const cudaGraphExec_t executable = instantiate(set);
+  for (const OfDevices& to : all) {
+    cudaMemsetParams params = {};
+    params.dst = to.memory;
+    params.elementSize = params.width = params.height = 1;
+    GIVES(to.device == 0 ? cudaSuccess : cudaErrorInvalidValue,
+          cudaGraphExecMemsetNodeSetParams(executable, nodes(set)[0], &params));
+  }
+  for (const OfDevices& one : all) OK(one.kind == 'p' ? cudaFreeHost(one.memory) : cudaFree(one.memory));
+}
+
 TEST_F(Fact24, DisabledNodesStayDisabledAcrossAnUpdate) {
   std::atomic<int> counter = 0;
   const auto of_values = [&](float first, float second) {
