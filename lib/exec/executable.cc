@@ -80,18 +80,19 @@ CallResult take(Slots& slots, const SlotNode& node, DeviceMemory& memory, cudaMe
 
 }  // namespace
 
-cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Content> content, unsigned long long flags,
-                                    DeviceMemory& memory, std::unique_ptr<Executable>* out) {
+CallResult Executable::instantiate(Template& base, std::shared_ptr<const Content> content, unsigned long long flags,
+                                   DeviceMemory& memory, std::unique_ptr<Executable>* out) {
   // Allocated first, because this may throw.
   std::unique_ptr<Executable> executable(new Executable(memory));
-  executable->copies_ = executable->copies_of(base, *content);
+  CallResult done = executable->copies_of(base, *content, &executable->copies_);
+  if (done.error != cudaSuccess) return done;
   executable->note_copies();
   executable->hold(std::move(content), base.values);
-  const cudaError_t error = graphcache::instantiate(base.graph, flags, &executable->exec_);
-  if (error != cudaSuccess) return error;
+  done = {"cudaGraphInstantiate", graphcache::instantiate(base.graph, flags, &executable->exec_)};
+  if (done.error != cudaSuccess) return done;
   executable->base_ = std::exchange(base, {});
   *out = std::move(executable);
-  return cudaSuccess;
+  return done;
 }
 
 // The id of the allocation at an address, or HeldCopy::kPageable if there is none.
@@ -117,22 +118,20 @@ Executable::HeldCopy Executable::held(std::uint32_t node, const void* dst, const
 }
 
 // Copies of an update keep what counts of those at the instantiation.
-std::vector<Executable::HeldCopy> Executable::copies_of(const Template& graph, const Content& content) const {
-  std::vector<HeldCopy> copies;
-  (void)graph.each_copy(content, [&](cudaGraphNode_t node, std::uint32_t index) {
+CallResult Executable::copies_of(const Template& graph, const Content& content, std::vector<HeldCopy>* out) const {
+  return graph.each_copy(content, [&](cudaGraphNode_t node, std::uint32_t index) {
     cudaMemcpy3DParms copy = {};
     const CallResult read{"cudaGraphMemcpyNodeGetParams", cudaGraphMemcpyNodeGetParams(node, &copy)};
     HeldCopy now = held(index, copy.dstPtr.ptr, copy.srcPtr.ptr);
-    const std::size_t i = copies.size();
+    const std::size_t i = out->size();
     if (content_ != nullptr) now.must_stay = i >= copies_.size() || copies_[i].must_stay;
     // That is memory of the graph, which a launch may allocate.
     for (std::uint64_t* const id : {&now.dst_id, &now.src_id}) {
       if (content.allocates && *id == HeldCopy::kPageable) *id = 0;
     }
-    copies.push_back(now);
+    out->push_back(now);
     return read;
   });
-  return copies;
 }
 
 void Executable::note_copies() {
@@ -145,13 +144,17 @@ Executable::HeldCopy* Executable::held_copy(const SlotNode& node) {
   return found != copies_.end() && found->node == node.index ? &*found : nullptr;
 }
 
-bool Executable::has_its_memory(const unsigned char* values) const {
+bool Executable::has_its_memory(const unsigned char* values) {
   if (!copies_host_memory_) return true;
   const auto is_there = [](const void* end, std::uint64_t id) { return id == 0 || id_at(end) == id; };
-  return std::ranges::all_of(copies_, [&](const HeldCopy& copy) {
-    const SlotNode* const node = values != nullptr && copy.is_of_host() ? slots_.node(copy.node) : nullptr;
-    return (node != nullptr && slots_.differs(*node, values)) ||
-           (is_there(copy.dst, copy.dst_id) && is_there(copy.src, copy.src_id));
+  return std::ranges::all_of(copies_, [&](HeldCopy& copy) {
+    const SlotNode* const node = copy.is_of_host() ? slots_.node(copy.node) : nullptr;
+    if (node != nullptr && values != nullptr && slots_.differs(*node, values)) return true;
+    if (is_there(copy.dst, copy.dst_id) && is_there(copy.src, copy.src_id)) return true;
+    if (node == nullptr || copy.must_stay) return false;
+    copy.is_known = false;
+    has_unknown_copies_ = true;
+    return true;
   });
 }
 
@@ -229,7 +232,10 @@ BroughtOver Executable::bring_over(const Template& graph, std::shared_ptr<const 
     brought.refusal += why;
     return std::move(brought);
   };
-  std::vector<HeldCopy> copies = copies_of(graph, *to);
+  std::vector<HeldCopy> copies;
+  brought.result = copies_of(graph, *to, &copies);
+  brought.is_whole = brought.result.error != cudaSuccess;
+  if (brought.is_whole) return brought;
   if (const HeldCopy* const copy = unfit(copies)) {
     brought.result = {"cudaGraphExecUpdate", cudaErrorInvalidValue, /*latches=*/false};
     if (to->slots.node(copy->node) == nullptr) return refuse(copy->node, "pageable memory cannot take its place");
@@ -292,11 +298,12 @@ CallResult Executable::set_memcpy(const SlotNode& node) {
     const bool moves = before->dst != copy.dst || before->src != copy.src;
     HeldCopy now{node.index, false, false, copy.dst, copy.src};
     now.is_known = false;
-    if (moves ? before->must_stay : !before->is_known) now = held(node.index, copy.dst, copy.src);
+    const bool asks = moves ? before->must_stay : !before->is_known || before->is_of_host();
+    if (asks) now = held(node.index, copy.dst, copy.src);
     now.must_stay = before->must_stay;
     // The call would succeed, and the launch would destroy the context (docs/semantics.md).
     if (now.must_stay && now.is_pageable) return {kSetsCopy, cudaErrorInvalidValue, /*latches=*/false};
-    if (moves || !before->is_known) *before = now;
+    if (moves || asks) *before = now;
   }
   return {kSetsCopy, cudaGraphExecMemcpyNodeSetParams1D(exec_.get(), base_.nodes[node.index], copy.dst, copy.src,
                                                         copy.bytes, copy.kind)};

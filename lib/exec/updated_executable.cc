@@ -162,11 +162,11 @@ std::size_t UpdatedExecutable::estimated_device_bytes(const Content& content) {
 CallResult UpdatedExecutable::instantiate(Template& from, std::shared_ptr<const Content> content, bool with_table,
                                           unsigned long long flags, Device& device, std::unique_ptr<Executable>* out) {
   std::unique_ptr<UpdatedExecutable> executable(new UpdatedExecutable(device));
-  executable->copies_ = executable->copies_of(from, *content);
+  CallResult done = executable->copies_of(from, *content, &executable->copies_);
   executable->note_copies();
   executable->hold(std::move(content), from.values);
   Template& base = executable->base_;
-  CallResult done = from.clone(&base);
+  if (done.error == cudaSuccess) done = from.clone(&base);
   if (done.error == cudaSuccess) done = executable->add_updater_node(device, with_table);
   if (done.error == cudaSuccess) {
     // Without this flag a grid that the device has written is lost when the next launch is on a stream of another
@@ -393,11 +393,13 @@ CallResult UpdatedExecutable::patch(const detail::Call& call, std::size_t* patch
 BroughtOver UpdatedExecutable::switch_set(const Template& graph, std::shared_ptr<const Content> to,
                                           const detail::Call& call) {
   BroughtOver brought;
-  if (unfit(copies_of(graph, *to)) != nullptr) {
+  std::vector<HeldCopy> copies;
+  brought.result = copies_of(graph, *to, &copies);
+  if (unfit(copies) != nullptr) {
     brought.result = {"cudaGraphExecMemcpyNodeSetParams1D", cudaErrorInvalidValue, /*latches=*/false};
-    brought.is_whole = true;
-    return brought;
   }
+  brought.is_whole = brought.result.error != cudaSuccess;
+  if (brought.is_whole) return brought;
   const Slots before = hold(std::move(to));
   // Nodes that only the host sets: their captured parameters may differ as well.
   for (const std::uint32_t i : others_) {

@@ -128,12 +128,10 @@ absl::Status Run::launch_once() {
       return Executable::instantiate(made.graph, content, core_.options.instantiate_flags, *core_.device->memory,
                                      &once);
     };
-    cudaError_t error = instantiate();
-    if (error == cudaErrorMemoryAllocation && core_.collect_all().error == cudaSuccess) {
-      error = instantiate();
-    }
-    if (is_fatal(error)) made.graph.graph.release();
-    if (error != cudaSuccess) return span.event.status = cuda_failure("cudaGraphInstantiate", error);
+    CallResult done = instantiate();
+    if (done.error == cudaErrorMemoryAllocation && core_.collect_all().error == cudaSuccess) done = instantiate();
+    if (is_fatal(done.error)) made.graph.graph.release();
+    if (done.error != cudaSuccess) return span.event.status = done.status();
   }
   const absl::Cleanup destroy = [&] {
     core_.device->graveyard.add(std::move(grave), std::move(once), {}, {}, {},

@@ -187,7 +187,7 @@ CallResult Run::instantiate(Plan& plan) {
     plan.writes_slots = false;
     core_.store.refuse(entry_.get(), &Policy::refuse_device_updates);
   }
-  return {"cudaGraphInstantiate", Executable::instantiate(of.graph, of.content, flags, *device.memory, &of.executable)};
+  return Executable::instantiate(of.graph, of.content, flags, *device.memory, &of.executable);
 }
 
 }  // namespace graphcache

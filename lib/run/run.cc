@@ -234,6 +234,7 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome) {
         cuda_failure("an update of a node by the device, in an earlier run of the key or of a sibling", error));
   }
   if (!executable.holds(call_)) {
+    entry_->exec = nullptr;  // Until a launch succeeds, nothing is known of the memory of copies that move.
     std::size_t patched = 0;
     // Some nodes then hold new values and some old ones.
     absl::Cleanup threw = [this] { core_.give_up(*entry_, Loss::kFailed); };

@@ -169,6 +169,29 @@ TEST_F(FailuresTest, RefusedPatchGivesTheRightResultAndDropsTheExecutable) {
   }
 }
 
+// The memory of a copy that such a run has moved is asked for.
+TEST_F(FailuresTest, ALaunchThatFailsBehindAPatchIsNoHitAfterwards) {
+  Stream stream;
+  DeviceBuffer<int> to(4), from(4, 1);
+  std::vector<int> host(4, 2);
+  const auto registered = [&] { CUDA_OK(cudaHostRegister(host.data(), 16, cudaHostRegisterDefault)); };
+  registered();
+  Cache cache;
+  const auto run = [&](const int* source) {
+    return cache.run(key("k"), stream, params(source),
+                     [&](Recorder& rec, Slot<const int*> slot) { rec.memcpy(to.get(), slot, 16, cudaMemcpyDefault); });
+  };
+  for (int i = 0; i < 3; ++i) EXPECT_SUCCESS(run(from.get()));
+  hostrt::fail_call("cudaGraphLaunch", 1, cudaErrorStreamCaptureUnsupported);
+  EXPECT_FALSE(run(host.data()).ok());
+  hostrt::clear_failures();
+  CUDA_OK(cudaHostUnregister(host.data()));
+  registered();
+  EXPECT_RUN(kRestored, run(host.data()));
+  EXPECT_EQ(to.read(), std::vector<int>(4, 2));
+  CUDA_OK(cudaHostUnregister(host.data()));
+}
+
 TEST_F(FailuresTest, NoMemoryForASetOfNoBytesGivesTheRightResult) {
   World world;
   EXPECT_RUN(kInstantiated, world.run(kKey, 1));

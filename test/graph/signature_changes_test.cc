@@ -115,7 +115,8 @@ TEST_F(SignatureTest, RefusedUpdatesReportTheirReason) {
     const Described to = described(one.to);
     DeviceMemory of_cache(0);
     std::unique_ptr<Executable> executable;
-    CUDA_OK(Executable::instantiate(from.graph, std::make_shared<Content>(from.content), 0, of_cache, &executable));
+    const auto content = std::make_shared<Content>(from.content);
+    CUDA_OK(Executable::instantiate(from.graph, content, 0, of_cache, &executable).error);
     if (one.injected != cudaSuccess) hostrt::fail_call("cudaGraphExecUpdate", 1, one.injected);
     const BroughtOver brought = executable->bring_over(to.graph, std::make_shared<Content>(to.content), detail::Call());
     EXPECT_NE(brought.result.error, cudaSuccess);
