@@ -276,7 +276,11 @@ class Changed {
       for (std::size_t i = 0; i < parts.size(); ++i) all[i] = std::move(parts[i].now);
       if (PyTuple_CheckExact(of)) return all;
       const py::handle type(reinterpret_cast<PyObject*>(Py_TYPE(of)));
-      const py::object made = py::hasattr(type, "_make") ? type.attr("_make")(all) : type(all);
+      // Not by its own __new__, which may take something else. A tuple of C has one that tuple's cannot replace.
+      const bool is_of_python = PyType_HasFeature(Py_TYPE(of), Py_TPFLAGS_HEAPTYPE) != 0;
+      const py::handle tuple(reinterpret_cast<PyObject*>(&PyTuple_Type));
+      const bool is_plain = is_of_python && !py::hasattr(type, "n_sequence_fields");
+      const py::object made = is_plain ? tuple.attr("__new__")(type, all) : type(all);
       for (const py::handle pair : attributes_of(of)) set_added(made, pair, parts);
       return made;
     }

@@ -42,6 +42,7 @@ struct Arguments {
   bool has_numbers = false;  // whether floats are in it
   std::vector<at::Tensor> copied;
   std::vector<std::size_t> firsts;   // firsts_of() these, once make_key() has taken them
+  bool must_stay = false;            // whether a list, dict or dataclass is met both in an object and outside
   const char* why_direct = nullptr;  // why a graph would be wrong, if it would
 
   // One that requires gradients is a parameter, as a rule.
@@ -99,6 +100,7 @@ struct Met {
   struct Holder {
     std::size_t number;
     bool is_open;       // whether its parts are being added
+    bool is_in_object;  // where fn reads what the arguments hold, and not what is copied
     py::object object;  // it must exist meanwhile
   };
   std::unordered_map<PyObject*, Holder> holders;
@@ -155,11 +157,13 @@ inline void graphcache_key(Keyer& keyer, const Parts& parts) {
   const Where inner{where.arguments, where.met, where.is_in_object || is_object, where.depth + 1};
   if (is_mutable(of, holder)) {
     const auto [met, is_new] = where.met.holders.try_emplace(
-        of, Met::Holder{where.met.holders.size(), true, py::reinterpret_borrow<py::object>(of)});
+        of, Met::Holder{where.met.holders.size(), true, inner.is_in_object, py::reinterpret_borrow<py::object>(of)});
     if (!is_new) {
       if (met->second.is_open && !inner.is_in_object) {
         throw py::value_error("graphcache: a container in a key or an argument contains itself");
       }
+      const bool is_both = met->second.is_in_object != inner.is_in_object;
+      if (is_both && inner.arguments != nullptr) inner.arguments->must_stay = true;
       keyer.add(nullptr, met->second.number);
       return;
     }
@@ -366,6 +370,8 @@ inline void add(Keyer& keyer, PyObject* part, const Where& where) {
     add_integer(keyer, part, where.is_in_object);
   } else if (PyUnicode_CheckExact(part)) {
     add_text(keyer, part);
+  } else if (PyUnicode_Check(part) && std::strcmp(Py_TYPE(part)->tp_name, "numpy.str_") == 0) {
+    keyer.add(nullptr, nullptr, OfType{part, py::str(part).ptr()});
   } else if (PyLong_Check(part) || PyUnicode_Check(part)) {
     add_object(keyer, part);  // a member of an enum, as a rule
   } else if (part == Py_None) {
@@ -426,7 +432,7 @@ void for_each_closed_over(PyObject* fn, const Visit& visit) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); ++i) {
       PyObject* value = PyTuple_GET_ITEM(values, i);
       if (PyCell_Check(value)) value = PyCell_GET(value);
-      if (value != nullptr) visit(value);  // an empty cell has none
+      visit(value != nullptr ? value : Py_Ellipsis);  // for an empty cell
     }
   }
 }
@@ -526,9 +532,9 @@ inline Key make_key(const py::handle& key, const py::handle& fn, const Passed& p
   keyer.add(PassedParts{passed, values});
   // What values have another graph for, they have another record for, too.
   if (values->list.size() != 0) keyer.add(values->list.identity());
-  if (!values->copied.empty()) {
+  if (values->tensors == Arguments::Tensors::kCopied) {
     std::optional<std::vector<std::size_t>> firsts = Arguments::firsts_of(values->copied);
-    if (!firsts) {
+    if (!firsts || values->must_stay) {
       *values = Arguments(values->device, Arguments::Tensors::kStay, values->numbers_move);
       return make_key(key, fn, passed, values, life);
     }

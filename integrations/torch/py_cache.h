@@ -372,7 +372,7 @@ class PyCache {
     }
     Movement& movement = *whole.movement;
     if (movement.why_direct != nullptr) {
-      whole.key = movement.moving;
+      whole.key = movement.what == What::kUnknown ? movement.key : movement.moving;
       whole.list = nullptr;
       return whole;
     }
@@ -918,7 +918,6 @@ class PyCache {
       results[tensor.unsafeGetTensorImpl()] = {tensor, result};
       return result;
     };
-    const auto copy_in_tree = py::cpp_function(copy);
     const auto change = [&](PyObject* part, Holder holder) -> py::object {
       const bool is_leaf = holder == Holder::kNone || holder == Holder::kObject;
       const bool is_fixed =
@@ -937,7 +936,7 @@ class PyCache {
       if (is_constant(part) || PyFloat_Check(part) || !is_leaf) return {};
       // What else PyTorch takes for a container.
       return py::module_::import("torch.utils._pytree")
-          .attr("tree_map_only")(py::module_::import("torch").attr("Tensor"), copy_in_tree, py::handle(part));
+          .attr("tree_map_only")(py::module_::import("torch").attr("Tensor"), py::cpp_function(copy), py::handle(part));
     };
     try {
       return Changed(change)(returned.ptr());

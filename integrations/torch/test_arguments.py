@@ -469,6 +469,58 @@ class WaysTest(Arguments):
                 self.assertEqual([w.category for w in found], [UserWarning] * expected)
 
 
+    def test_texts_of_numpy(self):
+        cache = new_cache()
+        for i in range(RUNS):
+            name = numpy.array(["a", "b"])[i % 2]
+            self.assertTrue(same(cache.run(("f", name), lambda x, name: x * len(name), self.x, name), self.x))
+        self.assertEqual(cache.stats()["captures"], 2)
+
+    def test_functions_with_empty_cells(self):
+        def make(is_first):
+            if is_first:
+                a = 2
+            else:
+                b = 2
+
+            def fn(x):
+                try:
+                    return x * a
+                except NameError:
+                    return x + b
+
+            return fn
+
+        cache = new_cache()
+        for is_first in (True, False, True, False):
+            self.assertTrue(same(cache.run("f", make(is_first), self.x), self.x * 2 if is_first else self.x + 2))
+
+    def test_captures_leave_no_objects(self):
+        cache = new_cache()
+
+        def capture(times):
+            for _ in range(times):
+                cache.erase("f", chain, self.x)
+                cache.run("f", chain, self.x)
+            gc.collect()
+            return sys.getallocatedblocks()
+
+        before = capture(100)
+        self.assertLess(capture(400) - before, 200)
+
+    def test_a_tuple_class_with_a_new_of_its_own(self):
+        class Pair(tuple):
+            def __new__(cls, *parts):
+                return super().__new__(cls, parts)
+
+        for options in ({}, {"copy_inputs": True}):
+            cache = new_cache(**options)
+            for _ in range(RUNS):
+                x, y = rand(1000), rand(1000)
+                found = cache.run("f", lambda pair: Pair(pair[0] * 2, pair[1] + len(pair)), Pair(x, y))
+                self.assertTrue(same(found, Pair(x * 2, y + 2)))
+
+
 class RefusedTest(Arguments):
     def test_types(self):
         calls, fn = [], lambda *args, **kwargs: calls.append(args)
@@ -732,6 +784,18 @@ class ChangesTest(Arguments):
                 before = cache.stats()["eager"]
                 self.check(lambda i: of(fn, rand(1000), make()), captures=None, cache=cache)
                 self.assertEqual(cache.stats()["eager"], before + RUNS)
+
+    def test_they_are_errors_from_then_on_if_the_cache_is_told_so(self):
+        cache = new_cache(on_capture_failure="return_error", capture_after=1)
+
+        def fn(x, held):
+            held.append(1)
+            return x * 2
+
+        cache.run("f", fn, self.x, [])
+        for _ in range(3):
+            with self.assertRaisesRegex(RuntimeError, "fn changes its arguments"):
+                cache.run("f", fn, self.x, [])
 
     def test_changes_that_fn_takes_back(self):
         def fn(x, c):
@@ -1207,6 +1271,20 @@ class CopyInputsTest(Arguments):
                     self.assertGreaterEqual(cache.stats()["eager"], RUNS)
                     with torch.no_grad():
                         self.assertIn("fn writes into an argument", cache.explain("f", fn, rand(1000), rand(1000)))
+
+    def test_a_list_that_an_argument_holds_as_well(self):
+        def fn(given, holder):
+            return given[0] * 2 + holder.given[0]
+
+        for order in (lambda given, holder: (given, holder), lambda given, holder: {"holder": holder, "given": given}):
+            cache = new_cache(copy_inputs=True)
+            for _ in range(RUNS):
+                x = rand(1000)
+                given = [x]
+                args = order(given, types.SimpleNamespace(given=given))
+                found = cache.run("f", fn, **args) if isinstance(args, dict) else cache.run("f", fn, *args)
+                self.assertTrue(same(found, x * 3))
+            self.assertEqual(cache.stats()["capture_failures"], 0)
 
     def test_arguments_are_not_kept(self):
         cache, gone = new_cache(copy_inputs=True), []
