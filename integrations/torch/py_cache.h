@@ -97,6 +97,7 @@ class PyCache {
     const bool is_inside = graphcache::torch_detail::capturing != nullptr;
     Whole whole = is_inside ? of_inner_run(key, call) : identify(key, call);
     make_buffers(whole);
+    const InFlight in_flight(whole.movement);
     py::object returned;
     What may_move = What::kAll;
     const absl::StatusOr<Outcome> outcome = [&] {
@@ -107,7 +108,7 @@ class PyCache {
     }();
     if (!outcome.ok()) raise(outcome.status());
     const bool is_call = *outcome == Outcome::kEager || *outcome == Outcome::kInlined;
-    const py::object result = is_call ? returned : result_of(*whole.key, call.passed());
+    const py::object result = is_call ? returned : result_of(*whole.key, call.passed(), whole.movement.get());
     if (is_call && whole.moves() && torch().leaves_tensors(*whole.key)) lower(&may_move, What::kNothing);
     if (may_move != What::kAll) limit(whole, may_move);
     return result;
@@ -122,7 +123,7 @@ class PyCache {
       return torch().run_graph(whole, Make{this, whole, make, &returned});
     }();
     if (!outcome.ok()) raise(outcome.status());
-    return *outcome == Outcome::kEager ? returned : result_of(whole, Passed());
+    return *outcome == Outcome::kEager ? returned : result_of(whole, Passed(), nullptr);
   }
 
   void warm(const py::handle& key, const Applied& call, bool was_called = false) {
@@ -260,6 +261,7 @@ class PyCache {
     torch_.reset();
   }
 
+  struct Record;
   // Of runs that differ in nothing but addresses and floats. All of these belong to the key, until one changes. From
   // then on they are values, except tensors that fn does not let move.
   struct Movement {
@@ -276,8 +278,24 @@ class PyCache {
     std::vector<py::object> watched;
     bool is_over = false;
     std::uint64_t life = 0;
+    int runs = 0;                  // in flight; guarded by the interpreter's lock
+    std::unique_ptr<Record> late;  // of a graph that was dropped meanwhile, perhaps behind its launch
   };
   using What = Movement::What;
+  class InFlight {
+   public:
+    explicit InFlight(std::shared_ptr<Movement> movement) : movement_(std::move(movement)) {
+      if (movement_ != nullptr) ++movement_->runs;
+    }
+    ~InFlight() {
+      if (movement_ != nullptr && --movement_->runs == 0) const auto late = std::move(movement_->late);
+    }
+    InFlight(const InFlight&) = delete;
+    InFlight& operator=(const InFlight&) = delete;
+
+   private:
+    const std::shared_ptr<Movement> movement_;
+  };
   static void lower(What* what, What to) { *what = std::max(*what, to); }
   static constexpr std::size_t kMostMovements = 10000;  // keys that never come back must not pile up
   // What a graph reads in place of arguments that are copied.
@@ -614,13 +632,18 @@ class PyCache {
                 of_key.erase(std::remove(of_key.begin(), of_key.end(), gone), of_key.end());
                 if (of_key.empty()) records->erase(found);
               }
-              delete gone;  // last, because that may run Python code
+              // Last, because that may run Python code.
+              std::unique_ptr<Record> dropped(gone);
+              if (gone->movement != nullptr && gone->movement->runs > 0) gone->movement->late.swap(dropped);
             }};
   }
-  py::object result_of(const Key& key, const Passed& passed) const {
+  py::object result_of(const Key& key, const Passed& passed, Movement* movement) const {
     const auto found = records_->find(key);
-    if (found == records_->end()) throw std::runtime_error("graphcache: another thread erased the key during its run");
-    Record& record = *found->second.back();
+    Record* const of_run = found != records_->end() ? found->second.back()
+                           : movement != nullptr    ? movement->late.get()
+                                                    : nullptr;
+    if (of_run == nullptr) throw std::runtime_error("graphcache: the key was erased during its run");
+    Record& record = *of_run;
     renew(&record);
     const py::object result = record.result;
     if (!result) throw std::runtime_error("graphcache: the garbage collector has cleared the cache");

@@ -20,9 +20,11 @@
     elsewhere; what backward needs later
   results that are arguments inside lists                   the arguments; had been copies
   an object at the address of one that is gone              another key; its first run had been captured
+  graphs that other threads drop behind their launch        right; was an error, though the work was enqueued
 """
 import dataclasses
 import gc
+import sys
 import threading
 import types
 import unittest
@@ -692,6 +694,28 @@ class AddressTest(Situation):
             run(15_000)
         self.assertEqual([w.category for w in found], [UserWarning])
         self.assertLess(resident_bytes() - before, 4 << 20)
+
+    def test_graphs_that_other_threads_drop_behind_their_launch(self):
+        x = torch.rand(1000, device="cuda")
+        cache, errors = new_cache(pools="one_per_key", max_templates=1, max_executables=1), []
+
+        def work(number):
+            try:
+                with torch.cuda.stream(torch.cuda.Stream()):
+                    for i in range(1500):
+                        cache.run("k", chain_of, x, (i // 2 * 7 + number) % 50)
+            except RuntimeError as error:
+                errors.append(str(error))
+
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(before)
+        self.assertEqual(errors, [])
 
     def test_of_a_tensor_of_the_cpu(self):
         x = torch.rand(10, device="cuda")
