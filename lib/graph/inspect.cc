@@ -180,11 +180,6 @@ PointerAttributes::PointerAttributes(const void* memory) : cudaPointerAttributes
   cudaGetDevice(&device);
 }
 
-int device_of(const PointerAttributes& memory) {
-  const bool is_devices = memory.type == cudaMemoryTypeDevice || memory.type == cudaMemoryTypeManaged;
-  return is_devices ? memory.device : memory.is_pageable() ? kPageableMemory : kHostMemory;
-}
-
 bool must_stay(const PointerAttributes& to, const PointerAttributes& from) {
   const auto any_is = [&](cudaMemoryType type) { return to.type == type || from.type == type; };
   return !to.is_pageable() && !from.is_pageable() && (any_is(cudaMemoryTypeManaged) || !any_is(cudaMemoryTypeHost));

@@ -32,9 +32,6 @@ struct PointerAttributes : cudaPointerAttributes {
   CallResult query;
 };
 
-// The device of device or managed memory, or kHostMemory or kPageableMemory.
-int device_of(const PointerAttributes& memory);
-
 // Whether a copy would destroy the context if either end, which the executable was instantiated with, became pageable
 // (docs/semantics.md).
 bool must_stay(const PointerAttributes& to, const PointerAttributes& from);

@@ -758,8 +758,6 @@ DEFECTS = [
            ("failures",)),
     Defect("another size does not ask for the memory of a copy", "!before->is_known || before->is_of_host();",
            "!before->is_known;", ("host_memory",)),
-    Defect("the place of a slot's memory is asked for when it may be gone", "slot != nullptr && slot->*of_slot != kUnknownMemory",
-           "false", ("host_memory",)),
     Defect("other memory of a slot makes an executable anew", "if (node == nullptr || copy.must_stay) return false;",
            "return false;", ("host_memory",)),
     Defect("hits do not look at the memory of copies", "stream_ != cudaStreamPerThread && !executable.copies_host_memory();",
