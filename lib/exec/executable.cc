@@ -144,17 +144,13 @@ Executable::HeldCopy* Executable::held_copy(const SlotNode& node) {
   return found != copies_.end() && found->node == node.index ? &*found : nullptr;
 }
 
-bool Executable::has_its_memory(const unsigned char* values) {
+bool Executable::has_its_memory(const unsigned char* values) const {
   if (!copies_host_memory_) return true;
   const auto is_there = [](const void* end, std::uint64_t id) { return id == 0 || id_at(end) == id; };
-  return std::ranges::all_of(copies_, [&](HeldCopy& copy) {
-    const SlotNode* const node = copy.is_of_host() ? slots_.node(copy.node) : nullptr;
-    if (node != nullptr && values != nullptr && slots_.differs(*node, values)) return true;
-    if (is_there(copy.dst, copy.dst_id) && is_there(copy.src, copy.src_id)) return true;
-    if (node == nullptr || copy.must_stay) return false;
-    copy.is_known = false;
-    has_unknown_copies_ = true;
-    return true;
+  return std::ranges::all_of(copies_, [&](const HeldCopy& copy) {
+    const SlotNode* const node = values != nullptr && copy.is_of_host() ? slots_.node(copy.node) : nullptr;
+    return (node != nullptr && slots_.differs(*node, values)) ||
+           (is_there(copy.dst, copy.dst_id) && is_there(copy.src, copy.src_id));
   });
 }
 
@@ -298,12 +294,12 @@ CallResult Executable::set_memcpy(const SlotNode& node) {
     const bool moves = before->dst != copy.dst || before->src != copy.src;
     HeldCopy now{node.index, false, false, copy.dst, copy.src};
     now.is_known = false;
-    const bool asks = moves ? before->must_stay : !before->is_known || before->is_of_host();
-    if (asks) now = held(node.index, copy.dst, copy.src);
+    const bool may_be_pageable = before->must_stay && (moves || before->is_of_host());
+    if (may_be_pageable || (!moves && !before->is_known)) now = held(node.index, copy.dst, copy.src);
     now.must_stay = before->must_stay;
     // The call would succeed, and the launch would destroy the context (docs/semantics.md).
     if (now.must_stay && now.is_pageable) return {kSetsCopy, cudaErrorInvalidValue, /*latches=*/false};
-    if (moves || asks) *before = now;
+    if (moves || !before->is_known) *before = now;
   }
   return {kSetsCopy, cudaGraphExecMemcpyNodeSetParams1D(exec_.get(), base_.nodes[node.index], copy.dst, copy.src,
                                                         copy.bytes, copy.kind)};
