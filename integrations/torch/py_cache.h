@@ -461,8 +461,8 @@ class PyCache {
     const py::capsule of(new Of(movement), [](void* one) { delete static_cast<Of*>(one); });
     const auto call = py::reinterpret_steal<py::object>(PyCFunction_New(&end, of.ptr()));
     if (!call) throw py::error_already_set();
-    for (const auto& [object, one] : objects) {
-      auto reference = py::reinterpret_steal<py::object>(PyWeakref_NewRef(object, call.ptr()));
+    for (const auto& entry : objects) {
+      auto reference = py::reinterpret_steal<py::object>(PyWeakref_NewRef(entry.first, call.ptr()));
       if (reference) {
         movement->watched.push_back(std::move(reference));
       } else {

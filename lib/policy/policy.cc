@@ -305,8 +305,10 @@ void Policy::done(KeyId key, const Plan& plan) {
     set_kind(key, Kind::kTable);
   }
   if (plan.action == Plan::Action::kBorrow) {
-    if (plan.set_bytes != 0) entries_[plan.lender].of_class->set_bytes += plan.set_bytes;
-    bytes_ += plan.set_bytes;
+    if (plan.set_bytes != 0) {
+      entries_[plan.lender].of_class->set_bytes += plan.set_bytes;
+      bytes_ += plan.set_bytes;
+    }
     hand_over(plan.lender, key);
   }
 }
