@@ -43,6 +43,19 @@ bool applies_nothing(cudaError_t error) {
 
 constexpr const char *kSetsCopy = "cudaGraphExecMemcpyNodeSetParams1D", *kSetsSet = "cudaGraphExecMemsetNodeSetParams";
 
+// Whether an instantiation makes this copy one of the device's (docs/semantics.md). Such a copy must never be one of
+// pageable memory. Any other must not be launched once other memory is at its addresses.
+bool is_of_device(const cudaMemcpy3DParms& copy) {
+  if (copy.dstPtr.ptr == nullptr || copy.srcPtr.ptr == nullptr) return false;  // To or from an array.
+  const cudaMemoryType to = PointerAttributes(copy.dstPtr.ptr).type, from = PointerAttributes(copy.srcPtr.ptr).type;
+  const auto any_is = [&](cudaMemoryType type) { return to == type || from == type; };
+  const auto is_kind = [&](cudaMemcpyKind a, cudaMemcpyKind b) { return copy.kind == a || copy.kind == b; };
+  if (any_is(cudaMemoryTypeUnregistered)) return false;
+  if (from == cudaMemoryTypeManaged && is_kind(cudaMemcpyHostToDevice, cudaMemcpyHostToHost)) return false;
+  if (to == cudaMemoryTypeManaged && is_kind(cudaMemcpyDeviceToHost, cudaMemcpyHostToHost)) return false;
+  return any_is(cudaMemoryTypeManaged) || !any_is(cudaMemoryTypeHost);
+}
+
 struct Copy {
   void* dst;
   const void* src;
@@ -95,23 +108,24 @@ CallResult Executable::instantiate(Template& base, std::shared_ptr<const Content
   return done;
 }
 
-// The id of the allocation at an address, or HeldCopy::kPageable if there is none.
+// The id of the allocation at an address, HeldCopy::kPageable if there is none, or 0 for that of an array.
 std::uint64_t Executable::id_at(const void* end) {
+  if (end == nullptr) return 0;
   const std::uint64_t id = allocation_at(reinterpret_cast<std::uintptr_t>(end)).id;
   return id != 0 ? id : HeldCopy::kPageable;
 }
 
-Executable::HeldCopy Executable::held(std::uint32_t node, const void* dst, const void* src) {
-  const PointerAttributes to(dst), from(src);
-  const auto is_pageable = [](const void* end, const PointerAttributes& at) {
-    return end != nullptr && (at.is_pageable() || at.query.error != cudaSuccess);  // An array has no pointer.
-  };
-  const auto is_of_device = [](const void* end, const PointerAttributes& at) {
-    return end == nullptr || at.type == cudaMemoryTypeDevice || at.type == cudaMemoryTypeManaged;
-  };
-  const bool is_far = dst != nullptr && src != nullptr && to.device != from.device;
-  HeldCopy copy{node, must_stay(to, from), is_pageable(dst, to) || is_pageable(src, from), dst, src};
-  if (is_of_device(dst, to) && is_of_device(src, from) && !is_far) return copy;
+Executable::HeldCopy Executable::held(std::uint32_t node, bool is_of_device, const void* dst, const void* src) {
+  HeldCopy copy{node, is_of_device, false, dst, src};
+  if (is_of_device) {
+    const PointerAttributes to(dst), from(src);
+    const auto is_pageable = [](const PointerAttributes& at) {
+      return at.is_pageable() || at.query.error != cudaSuccess;
+    };
+    copy.is_pageable = is_pageable(to) || is_pageable(from);
+    const bool is_near = to.device == from.device;
+    if (!copy.is_pageable && is_near && to.type != cudaMemoryTypeHost && from.type != cudaMemoryTypeHost) return copy;
+  }
   copy.dst_id = id_at(dst);
   copy.src_id = id_at(src);
   return copy;
@@ -122,9 +136,9 @@ CallResult Executable::copies_of(const Template& graph, const Content& content, 
   return graph.each_copy(content, [&](cudaGraphNode_t node, std::uint32_t index) {
     cudaMemcpy3DParms copy = {};
     const CallResult read{"cudaGraphMemcpyNodeGetParams", cudaGraphMemcpyNodeGetParams(node, &copy)};
-    HeldCopy now = held(index, copy.dstPtr.ptr, copy.srcPtr.ptr);
     const std::size_t i = out->size();
-    if (content_ != nullptr) now.must_stay = i >= copies_.size() || copies_[i].must_stay;
+    HeldCopy now = held(index, i < copies_.size() ? copies_[i].is_of_device : is_of_device(copy), copy.dstPtr.ptr,
+                        copy.srcPtr.ptr);
     // That is memory of the graph, which a launch may allocate.
     for (std::uint64_t* const id : {&now.dst_id, &now.src_id}) {
       if (content.allocates && *id == HeldCopy::kPageable) *id = 0;
@@ -135,7 +149,7 @@ CallResult Executable::copies_of(const Template& graph, const Content& content, 
 }
 
 void Executable::note_copies() {
-  copies_host_memory_ = std::ranges::any_of(copies_, &HeldCopy::is_of_host);
+  copies_host_memory_ = std::ranges::any_of(copies_, &HeldCopy::has_ids);
   has_unknown_copies_ = !std::ranges::all_of(copies_, &HeldCopy::is_known);
 }
 
@@ -148,7 +162,7 @@ bool Executable::has_its_memory(const unsigned char* values) const {
   if (!copies_host_memory_) return true;
   const auto is_there = [](const void* end, std::uint64_t id) { return id == 0 || id_at(end) == id; };
   return std::ranges::all_of(copies_, [&](const HeldCopy& copy) {
-    const SlotNode* const node = values != nullptr && copy.is_of_host() ? slots_.node(copy.node) : nullptr;
+    const SlotNode* const node = values != nullptr && copy.has_ids() ? slots_.node(copy.node) : nullptr;
     return (node != nullptr && slots_.differs(*node, values)) ||
            (is_there(copy.dst, copy.dst_id) && is_there(copy.src, copy.src_id));
   });
@@ -292,13 +306,12 @@ CallResult Executable::set_memcpy(const SlotNode& node) {
   if (const CallResult taken = take(slots_, node, memory_, &copy); taken.error != cudaSuccess) return taken;
   if (HeldCopy* const before = held_copy(node)) {
     const bool moves = before->dst != copy.dst || before->src != copy.src;
-    HeldCopy now{node.index, false, false, copy.dst, copy.src};
+    HeldCopy now{node.index, before->is_of_device, false, copy.dst, copy.src};
     now.is_known = false;
-    const bool may_be_pageable = before->must_stay && (moves || before->is_of_host());
-    if (may_be_pageable || (!moves && !before->is_known)) now = held(node.index, copy.dst, copy.src);
-    now.must_stay = before->must_stay;
+    const bool may_be_pageable = now.is_of_device && (moves || before->has_ids());
+    if (may_be_pageable || (!moves && !before->is_known)) now = held(node.index, now.is_of_device, copy.dst, copy.src);
     // The call would succeed, and the launch would destroy the context (docs/semantics.md).
-    if (now.must_stay && now.is_pageable) return {kSetsCopy, cudaErrorInvalidValue, /*latches=*/false};
+    if (now.is_of_device && now.is_pageable) return {kSetsCopy, cudaErrorInvalidValue, /*latches=*/false};
     if (moves || !before->is_known) *before = now;
   }
   return {kSetsCopy, cudaGraphExecMemcpyNodeSetParams1D(exec_.get(), base_.nodes[node.index], copy.dst, copy.src,

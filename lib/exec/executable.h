@@ -106,26 +106,26 @@ class Executable {
 
   // A copy as it was set last.
   struct HeldCopy {
-    std::uint32_t node = 0;    // Its index: see Template::each_copy().
-    bool must_stay = false;    // Whether it may not become one of pageable memory: by the memory at the instantiation.
-    bool is_pageable = false;  // Whether an end is in pageable memory.
+    std::uint32_t node = 0;     // Its index: see Template::each_copy().
+    bool is_of_device = false;  // By the memory at the instantiation, for good.
+    bool is_pageable = false;   // Whether an end is in pageable memory.
     const void *dst = nullptr, *src = nullptr;
-    // The ids of their allocations, kPageable if there is none, or 0 if the copy is one within a device.
+    // The ids of their allocations, kPageable if there is none, or 0 if the driver finds other memory there by itself.
     static constexpr std::uint64_t kPageable = UINT64_MAX;
     std::uint64_t dst_id = 0, src_id = 0;
     // If not, its memory was not asked for when a patch moved it: most copies that move do so in each run. A run that
     // does not move it sets it again.
     bool is_known = true;
-    bool is_of_host() const { return dst_id != 0 || src_id != 0; }
+    bool has_ids() const { return dst_id != 0 || src_id != 0; }
   };
   static std::uint64_t id_at(const void* end);
-  static HeldCopy held(std::uint32_t node, const void* dst, const void* src);
+  static HeldCopy held(std::uint32_t node, bool is_of_device, const void* dst, const void* src);
   void note_copies();  // Sets what is known of all of `copies_`.
   HeldCopy* held_copy(const SlotNode& node);
   CallResult copies_of(const Template& graph, const Content& content, std::vector<HeldCopy>* out) const;
   // The first copy of pageable memory, where the executable cannot have one.
   static const HeldCopy* unfit(const std::vector<HeldCopy>& copies) {
-    const auto is_unfit = [](const HeldCopy& copy) { return copy.must_stay && copy.is_pageable; };
+    const auto is_unfit = [](const HeldCopy& copy) { return copy.is_of_device && copy.is_pageable; };
     const auto found = std::ranges::find_if(copies, is_unfit);
     return found != copies.end() ? &*found : nullptr;
   }

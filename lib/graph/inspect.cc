@@ -180,11 +180,6 @@ PointerAttributes::PointerAttributes(const void* memory) : cudaPointerAttributes
   cudaGetDevice(&device);
 }
 
-bool must_stay(const PointerAttributes& to, const PointerAttributes& from) {
-  const auto any_is = [&](cudaMemoryType type) { return to.type == type || from.type == type; };
-  return !to.is_pageable() && !from.is_pageable() && (any_is(cudaMemoryTypeManaged) || !any_is(cudaMemoryTypeHost));
-}
-
 const AddressRange& stack_of_this_thread() {
   static thread_local const AddressRange stack = []() -> AddressRange {
     pthread_attr_t attributes;

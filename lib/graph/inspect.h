@@ -32,10 +32,6 @@ struct PointerAttributes : cudaPointerAttributes {
   CallResult query;
 };
 
-// Whether a copy would destroy the context if either end, which the executable was instantiated with, became pageable
-// (docs/semantics.md).
-bool must_stay(const PointerAttributes& to, const PointerAttributes& from);
-
 // The stack of this thread, asked for once, because for the main thread the query reads a file. Empty if it cannot be
 // determined.
 const AddressRange& stack_of_this_thread();

@@ -148,7 +148,7 @@ std::shared_ptr<Program> make_program(State& state, const Graph& graph, const st
     ProgramNode& twin = program->nodes.emplace_back();
     twin.base_node = node->handle;
     twin.params = node->params;
-    if (auto* copy = std::get_if<CopyParams>(&twin.params)) note_memory(state, *copy);
+    if (auto* copy = std::get_if<CopyParams>(&twin.params)) copy->is_of_device = is_of_device(state, *copy);
     for (const Edge& edge : node->dependencies) {
       twin.dependencies.push_back({static_cast<std::uint32_t>(edge.from->position), edge.data});
     }

@@ -1,6 +1,7 @@
 // Calls that set the parameters of single nodes of an executable graph. They do not change the template, so a later
 // update from it restores its values (facts 13).
 
+#include <optional>
 #include <utility>
 
 #include "device_nodes.h"
@@ -10,19 +11,6 @@
 
 namespace graphcache::hostrt {
 namespace {
-
-// A device-to-device copy accepts pageable memory at either end without an error, and later launches fail with
-// cudaErrorIllegalAddress (docs/semantics.md). The same holds for a copy with cudaMemcpyDefault that has managed memory
-// at one end and no pageable memory at the other. What counts is the memory at the instantiation.
-bool is_illegal(const CopyParams& params) {
-  const MemoryKind ends[] = {params.first_destination, params.first_source};
-  const auto begins_with = [&](MemoryKind kind) { return ends[0] == kind || ends[1] == kind; };
-  const bool is_on_device = ends[0] == MemoryKind::kDevice && ends[1] == MemoryKind::kDevice;
-  const bool is_managed =
-      params.kind == cudaMemcpyDefault && begins_with(MemoryKind::kManaged) && !begins_with(MemoryKind::kPageable);
-  return (is_on_device || is_managed) &&
-         (is_pageable(state(), params.destination) || is_pageable(state(), params.source));
-}
 
 cudaError_t patch_copy(CopyParams& params, const CopyParams& wanted) {
   // "either the original or new memory operands are multidimensional"
@@ -46,10 +34,8 @@ cudaError_t patch_fill(FillParams& params, const cudaMemsetParams* wanted) {
 }  // namespace
 
 void move_copy(CopyParams& params, const CopyParams& wanted) {
-  const CopyParams first = std::exchange(params, wanted);
-  params.first_destination = first.first_destination;
-  params.first_source = first.first_source;
-  params.is_illegal = is_illegal(params);
+  const std::optional<bool> is_of_device = std::exchange(params, wanted).is_of_device;
+  params.is_of_device = is_of_device;
 }
 
 cudaError_t patch_kernel(const Call& call, cudaGraphExec_t handle, cudaGraphNode_t node,

@@ -71,10 +71,9 @@ struct CopyParams {
   Place from = {};  // the call that set these parameters
   // The allocations that both ends were in then, or 0 for memory that keeps its mapping when it is given out again.
   unsigned long long destination_id = 0, source_id = 0;
-  // The memory kind at the instantiation. Patches and updates do not change it.
-  MemoryKind first_destination = MemoryKind::kPageable;
-  MemoryKind first_source = MemoryKind::kPageable;
-  bool is_illegal = false;  // it has got memory that such a node cannot reach (exec_patch.cc)
+  // Whether the instantiation has made it a copy of the device's. Patches and updates do not change that. Empty outside
+  // of executables.
+  std::optional<bool> is_of_device = {};
 
   bool is_flat() const { return height == 1 && depth == 1; }
 };

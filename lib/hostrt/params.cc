@@ -113,9 +113,14 @@ void write_copy(const CopyParams& params, cudaMemcpy3DParms* to) {
   to->kind = params.kind;
 }
 
-void note_memory(const State& state, CopyParams& params) {
-  params.first_destination = memory_kind(state, params.destination);
-  params.first_source = memory_kind(state, params.source);
+bool is_of_device(const State& state, const CopyParams& copy) {
+  const MemoryKind to = memory_kind(state, copy.destination), from = memory_kind(state, copy.source);
+  const auto any_is = [&](MemoryKind kind) { return to == kind || from == kind; };
+  const auto is_kind = [&](cudaMemcpyKind a, cudaMemcpyKind b) { return copy.kind == a || copy.kind == b; };
+  if (any_is(MemoryKind::kPageable)) return false;
+  if (from == MemoryKind::kManaged && is_kind(cudaMemcpyHostToDevice, cudaMemcpyHostToHost)) return false;
+  if (to == MemoryKind::kManaged && is_kind(cudaMemcpyDeviceToHost, cudaMemcpyHostToHost)) return false;
+  return any_is(MemoryKind::kManaged) || !any_is(MemoryKind::kPinned);
 }
 
 cudaError_t read_fill(const cudaMemsetParams* from, FillParams* params) {

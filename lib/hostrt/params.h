@@ -21,8 +21,8 @@ cudaError_t read_copy(const cudaMemcpy3DParms* from, CopyParams* params);
 cudaError_t read_fill(const cudaMemsetParams* from, FillParams* params);
 cudaError_t read_host(const cudaHostNodeParams* from, HostParams* params);
 
-// Records the memory kinds that a copy of an executable is created with.
-void note_memory(const State& state, CopyParams& params);
+// Whether an instantiation makes it a copy of the device's (docs/semantics.md, "Copies that move to other memory").
+bool is_of_device(const State& state, const CopyParams& copy);
 
 // Writes the parameters as the query calls return them.
 void write_kernel(const KernelParams& params, cudaKernelNodeParams* to);

@@ -68,11 +68,7 @@ class Runner {
   }
 
   void operator()(const CopyParams& copy) {
-    const bool is_within = device_of_memory(state_, copy.destination) && device_of_memory(state_, copy.source);
-    if (copy.is_illegal || (!is_within && (is_other(state_, copy.destination, copy.destination_id) ||
-                                           is_other(state_, copy.source, copy.source_id)))) {
-      throw IllegalAddress{};
-    }
+    if (copy.is_of_device && loses_context(copy)) throw IllegalAddress{};
     for_each_row(copy, [&](const void* source, void* destination) {
       touch(copy.from, "the copy reads", source, copy.bytes);
       touch(copy.from, "the copy writes", destination, copy.bytes);
@@ -147,6 +143,17 @@ class Runner {
   void operator()(const Wait&) {}
 
  private:
+  // Whether its memory was given out again, or is another kind of memory now, where such a copy must not have that.
+  bool loses_context(const CopyParams& copy) const {
+    const bool is_of_device = *copy.is_of_device;
+    if (is_of_device && (is_pageable(state_, copy.destination) || is_pageable(state_, copy.source))) return true;
+    const std::optional<int> to = device_of_memory(state_, copy.destination);
+    const std::optional<int> from = device_of_memory(state_, copy.source);
+    const bool is_far = to && from && *to != *from;
+    return (!is_of_device || is_far) &&
+           (is_other(state_, copy.destination, copy.destination_id) || is_other(state_, copy.source, copy.source_id));
+  }
+
   void touch(const Place& from, const char* does_what, const void* address, std::size_t bytes) {
     if (!may_touch(state_, from, does_what, address, bytes)) throw IllegalAddress{};
   }

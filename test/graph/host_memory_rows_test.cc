@@ -96,5 +96,30 @@ TEST_F(HostMemoryRowsTest, PinnedMemoryIsCopiedByGraphs) {
   }
 }
 
+// Each copy from or to an array is one of the host to the driver (docs/semantics.md).
+TEST_F(HostMemoryRowsTest, OtherMemoryOfTheDeviceMayHaveTheAddressInACopyOfAnArray) {
+  constexpr std::size_t kBytes = kWidth * kFloat, kValues = kWidth * kRows;
+  for (const bool is_managed : {false, true}) {
+    SCOPED_TRACE(is_managed);
+    ReusedMemory memory(is_managed);
+    const auto expect_copied = [&](Outcome outcome, float value) {
+      const std::vector<float> up(kValues, value);
+      std::vector<float> down(kValues);
+      CUDA_OK(cudaMemcpy(memory.get(), up.data(), kValues * kFloat, cudaMemcpyDefault));
+      EXPECT_TRUE(did(outcome, cache.run(key("k", is_managed), stream, [&](cudaStream_t on) {
+        return cudaMemcpy2DToArrayAsync(array, 0, 0, memory.get(), kBytes, kBytes, kRows, cudaMemcpyDefault, on);
+      })));
+      CUDA_OK(cudaStreamSynchronize(stream));
+      CUDA_OK(cudaMemcpy2DFromArray(down.data(), kBytes, array, 0, 0, kBytes, kRows, cudaMemcpyDefault));
+      EXPECT_EQ(down, up);
+    };
+    expect_copied(Outcome::kInstantiated, 1);
+    expect_copied(Outcome::kReplayed, 2);
+    ASSERT_TRUE(memory.give_out_again());
+    expect_copied(Outcome::kRestored, 3);
+    expect_copied(Outcome::kReplayed, 4);
+  }
+}
+
 }  // namespace
 }  // namespace graphcache::test

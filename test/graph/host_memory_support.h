@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -13,6 +14,7 @@
 
 #include "graphcache/graphcache.h"
 #include "kernels.h"
+#include "on_gpu.h"
 #include "support.h"
 
 namespace graphcache::test {
@@ -25,6 +27,42 @@ template <class F>
   f();
   asm volatile("" : : "r"(shift) : "memory");
 }
+
+// Memory of the device that can be freed and given out again at its address.
+class ReusedMemory {
+ public:
+  explicit ReusedMemory(bool is_managed) : is_managed_(is_managed) {
+    mallopt(M_MMAP_THRESHOLD, kBytes);  // Of hostrt's memory, each is a mapping.
+    memory_ = allocate();
+  }
+  ~ReusedMemory() { cudaFree(memory_); }
+  ReusedMemory(const ReusedMemory&) = delete;
+  ReusedMemory& operator=(const ReusedMemory&) = delete;
+
+  float* get() const { return static_cast<float*>(memory_); }
+  // Returns false if the allocator of hostrt has other memory: sanitizers keep what is freed.
+  bool give_out_again() {
+    void* const before = memory_;
+    int others = 0;
+    do {  // hostrt keeps what is freed for a while.
+      CUDA_OK(cudaFree(memory_));
+      memory_ = allocate();
+    } while (memory_ != before && ++others < 512);
+    EXPECT_TRUE(memory_ == before || !kOnGpu);
+    return memory_ == before;
+  }
+
+ private:
+  void* allocate() const {
+    void* memory = nullptr;
+    CUDA_OK(is_managed_ ? cudaMallocManaged(&memory, kBytes) : cudaMalloc(&memory, kBytes));
+    return memory;
+  }
+
+  static constexpr std::size_t kBytes = 2 << 20;  // A mapping of its own.
+  const bool is_managed_;
+  void* memory_ = nullptr;
+};
 
 // Memory of one of the places that a fiber's stack or a buffer may have.
 class Pages {

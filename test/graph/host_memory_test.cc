@@ -294,6 +294,31 @@ TEST_F(HostMemoryCopiesTest, MemoryMayBeRegisteredAnew) {
   }
 }
 
+// The driver makes a copy one of the host by the memory and the kind of its instantiation, for good
+// (docs/semantics.md).
+TEST_F(HostMemoryCopiesTest, OtherMemoryOfTheDeviceMayHaveTheAddressInACopyOfTheHost) {
+  const PinnedBuffer<float> pinned(kSize);
+  for (const bool has_slot : {false, true}) {
+    SCOPED_TRACE(has_slot ? "instantiated with a slot of pinned memory" : "from managed memory, HostToDevice");
+    ReusedMemory memory(/*is_managed=*/!has_slot);
+    Cache cache;
+    const auto run = [&](float* from, float value) {
+      CUDA_OK(cudaMemcpy(from, std::vector<float>(kSize, value).data(), data.bytes(), cudaMemcpyDefault));
+      const auto outcome = cache.run(key("k"), stream, params(from), [&](Recorder& rec, Slot<float*> slot) {
+        if (has_slot) return rec.memcpy(data.get(), slot, data.bytes(), cudaMemcpyDefault);
+        copy(rec, Way::kRaw, data.get(), from, data.bytes(), cudaMemcpyHostToDevice);
+      });
+      EXPECT_EQ(data.read(), std::vector<float>(kSize, value));
+      return outcome;
+    };
+    EXPECT_RUN(kInstantiated, run(has_slot ? pinned.get() : memory.get(), 1));
+    for (const float value : {2.0f, 3.0f, 4.0f}) EXPECT_SUCCESS(run(memory.get(), value));
+    if (!memory.give_out_again()) continue;
+    EXPECT_RUN(kRestored, run(memory.get(), 5));
+    EXPECT_RUN(kReplayed, run(memory.get(), 6));
+  }
+}
+
 TEST_F(HostMemoryCopiesTest, MemoryOfASlotMayBecomePageableWhenItsSizeChanges) {
   Pages pages(4096);
   float* const memory = pages.as<float>();
