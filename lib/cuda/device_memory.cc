@@ -65,7 +65,7 @@ CallResult DeviceMemory::scratch(int device, unsigned char** out) {
   if (is_far(device)) done = find_context(device, &context);  // It may have been reset.
   if (piece.at == nullptr || piece.context != context) {
     const LastErrorGuard last_error;  // A hit has no guard.
-    piece = {.bytes = 2, .of_host = device == kHostMemory};
+    piece = {.bytes = 2, .of_host = device < 0};
     const DeviceGuard current(piece.of_host ? device_ : device);
     if (done.error == cudaSuccess) done = current.result();
     if (done.error == cudaSuccess) done = allocate(&piece);

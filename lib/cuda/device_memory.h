@@ -24,7 +24,8 @@
 
 namespace graphcache {
 
-inline constexpr int kHostMemory = -1;  // Stands for host memory where a device number is expected.
+// Stand for host memory where a device number is expected, and for memory that was not asked for.
+inline constexpr int kHostMemory = -1, kPageableMemory = -2, kUnknownMemory = -3;
 
 // Shared by a cache and the blocks that it has taken, which may outlive the cache. Thread-safe.
 class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
@@ -42,7 +43,7 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   // Takes memory of the current device, or host memory that it can write to.
   CallResult take(std::size_t bytes, Block* out, bool of_host = false) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Two bytes of a device or of the host (kHostMemory), which are the same at each call. Copies and sets of 0 bytes
+  // Two bytes of a device or of the host (negative), which are the same at each call. Copies and sets of 0 bytes
   // write one byte there instead (docs/semantics.md). Disabling such nodes would be wrong: a disabled set does not
   // order what follows it after what precedes it (docs/semantics.md).
   CallResult scratch(int device, unsigned char** out) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -73,7 +74,7 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
 
   static CallResult allocate(Piece* piece);
   static void free(const Piece& piece);
-  bool is_far(int device) const { return device != kHostMemory && device != device_; }
+  bool is_far(int device) const { return device >= 0 && device != device_; }
   void give(Pieces::iterator piece) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
 
   const int device_;

@@ -26,8 +26,9 @@ constexpr std::size_t kUsualSignature = 128, kUsualArguments = 64;
 class Reader {
  public:
   // With a reading, which has the content, reads as much as can be read of any graph.
-  Reader(const Template& from, NodeContents* content, Reading* reading, bool knows_bodies = false)
-      : from_(from), content_(*content), reading_(reading), knows_bodies_(knows_bodies) {}
+  Reader(const Template& from, NodeContents* content, Reading* reading, bool knows_bodies = false,
+         const Slots* slots = nullptr)
+      : from_(from), content_(*content), reading_(reading), knows_bodies_(knows_bodies), slots_(slots) {}
 
   std::optional<Signature> read() {
     if (context_ == nullptr) return std::nullopt;
@@ -296,14 +297,19 @@ class Reader {
            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major < 10;
   }
 
-  // Adds the memory's kind and device, which an update must not change (fact 23). That of memory of the graph is
-  // another while a launch has allocated it.
-  bool put_memory(const void* pointer) {
+  // Adds where the memory is, which an update must not change (fact 23). Where a slot's was at the capture is known: it
+  // may be gone. That of memory of the graph is another while a launch has allocated it.
+  bool put_memory(const void* pointer, int SlotNode::*of_slot) {
     const auto address = reinterpret_cast<std::uintptr_t>(pointer);
     if (std::ranges::any_of(allocated_, [&](const AddressRange& own) { return own.contains(address); })) return true;
+    const auto index = static_cast<std::uint32_t>(content_.nodes.size() - 1);
+    const SlotNode* const slot = slots_ != nullptr && first_ == 0 ? slots_->node(index) : nullptr;
+    if (slot != nullptr && slot->*of_slot != kUnknownMemory) {
+      put(slot->*of_slot);
+      return true;
+    }
     const PointerAttributes attributes(pointer);
-    put(attributes.type);
-    put(attributes.is_pageable() ? -1 : attributes.device);
+    put(device_of(attributes));
     return attributes.query.error == cudaSuccess;
   }
 
@@ -318,7 +324,8 @@ class Reader {
     keep(content, params);
     if (flat) {
       put(params.kind);
-      return put_memory(params.srcPtr.ptr) && put_memory(params.dstPtr.ptr);
+      return put_memory(params.srcPtr.ptr, &SlotNode::src_device) &&
+             put_memory(params.dstPtr.ptr, &SlotNode::dst_device);
     }
     fixed_copies_.append(reinterpret_cast<const char*>(&params), sizeof params);
     return true;
@@ -329,7 +336,7 @@ class Reader {
     std::memset(&params, 0, sizeof params);
     if (cudaGraphMemsetNodeGetParams(node, &params) != cudaSuccess) return false;
     keep(content, params);
-    if (!put_memory(params.dst)) return false;
+    if (!put_memory(params.dst, &SlotNode::dst_device)) return false;
     put(params.elementSize);
     const bool flat = params.height <= 1;
     put(flat);
@@ -359,6 +366,7 @@ class Reader {
   NodeContents& content_;
   Reading* const reading_ = nullptr;  // Set if any graph is to be read.
   const bool knows_bodies_;           // Whether all that conditional nodes hold is in Template::inner.
+  const Slots* const slots_;
   bool is_alone_ = false;
   Signature signature_;
   std::string fixed_copies_;  // Goes to the end of the signature, followed by its size.
@@ -376,7 +384,7 @@ class Reader {
 std::optional<Signature> describe(const Template& from, Content* content) {
   LastErrorGuard last_error;
   NodeContents read;
-  Reader reader(from, &read, nullptr, from.handles.size() == content->conditional_count);
+  Reader reader(from, &read, nullptr, from.handles.size() == content->conditional_count, &content->slots);
   std::optional<Signature> signature = reader.read();
   static_cast<NodeContents&>(*content) = signature ? std::move(read) : NodeContents();
   content->is_alone = reader.is_alone();

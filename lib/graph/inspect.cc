@@ -180,6 +180,11 @@ PointerAttributes::PointerAttributes(const void* memory) : cudaPointerAttributes
   cudaGetDevice(&device);
 }
 
+int device_of(const PointerAttributes& memory) {
+  const bool is_devices = memory.type == cudaMemoryTypeDevice || memory.type == cudaMemoryTypeManaged;
+  return is_devices ? memory.device : memory.is_pageable() ? kPageableMemory : kHostMemory;
+}
+
 const AddressRange& stack_of_this_thread() {
   static thread_local const AddressRange stack = []() -> AddressRange {
     pthread_attr_t attributes;

@@ -32,6 +32,9 @@ struct PointerAttributes : cudaPointerAttributes {
   CallResult query;
 };
 
+// The device of device or managed memory, or kHostMemory or kPageableMemory.
+int device_of(const PointerAttributes& memory);
+
 // The stack of this thread, asked for once, because for the main thread the query reads a file. Empty if it cannot be
 // determined.
 const AddressRange& stack_of_this_thread();

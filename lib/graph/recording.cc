@@ -23,11 +23,6 @@ namespace {
 
 constexpr std::size_t kAlignment = alignof(std::max_align_t);
 
-int device_of(const PointerAttributes& memory) {
-  const bool is_devices = memory.type == cudaMemoryTypeDevice || memory.type == cudaMemoryTypeManaged;
-  return is_devices ? memory.device : kHostMemory;
-}
-
 }  // namespace
 
 Recording::Recording(cudaStream_t stream, const Call& call, Mode mode, Setter& setter) noexcept
@@ -350,7 +345,7 @@ void Recording::memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView 
   if (!is_work("Recorder::memset", bytes, set.width) || !reaches("Recorder::memset", set.dst)) return;
   const cudaError_t error = cudaMemsetAsync(set.dst, static_cast<int>(set.value), set.width, stream);
   if (calls_.end(error); error != cudaSuccess) return fail(broken("cudaMemsetAsync", error));
-  if (mode_ == Mode::kCapture && bytes.is_slot()) node.dst_device = device_of(PointerAttributes(set.dst));
+  if (mode_ == Mode::kCapture && node.binding_count != 0) node.dst_device = device_of(PointerAttributes(set.dst));
   keep_node(stream, node, cudaGraphNodeTypeMemset);
 }
 

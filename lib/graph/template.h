@@ -89,8 +89,8 @@ struct SlotNode {
   bool is_of_device = false;      // Whether that is the context of the cache's device.
   // The kernel, if it is not: a green context's node takes no function (docs/semantics.md).
   CUkernel foreign = nullptr;
-  // The devices of the memory that a copy or set was captured with, known if its size is a slot.
-  int dst_device = kHostMemory, src_device = kHostMemory;
+  // Where the memory is that a copy or set was captured with: device_of(). It may be gone later.
+  int dst_device = kUnknownMemory, src_device = kUnknownMemory;
   // Offset of its fields in the block.
   std::uint32_t fields = 0;
   std::uint32_t fields_size = 0;

@@ -319,6 +319,28 @@ TEST_F(HostMemoryCopiesTest, OtherMemoryOfTheDeviceMayHaveTheAddressInACopyOfThe
   }
 }
 
+TEST_F(HostMemoryCopiesTest, KeysAreSiblingsAlsoIfTheMemoryOfTheirSlotsIsGone) {
+  for (const cudaMemoryType type : {cudaMemoryTypeDevice, cudaMemoryTypeManaged, cudaMemoryTypeHost}) {
+    Cache cache(Options{.max_executables = 1});
+    for (int i = 0; i < 8; ++i) {
+      void* memory = nullptr;
+      CUDA_OK(type == cudaMemoryTypeDevice    ? cudaMalloc(&memory, data.bytes())
+              : type == cudaMemoryTypeManaged ? cudaMallocManaged(&memory, data.bytes())
+                                              : cudaMallocHost(&memory, data.bytes()));
+      const std::vector<float> value(kSize, static_cast<float>(i));
+      CUDA_OK(cudaMemcpy(memory, value.data(), data.bytes(), cudaMemcpyDefault));
+      const auto outcome = cache.run(key("k", i % 2), stream, params(memory), [&](Recorder& rec, Slot<void*> from) {
+        rec.memcpy(data.get(), from, data.bytes(), cudaMemcpyDefault);
+        rec.launch(add, {1, 32}, data.get(), kSize, static_cast<float>(i % 2));
+      });
+      EXPECT_SUCCESS(outcome);
+      EXPECT_EQ(data.read(), std::vector<float>(kSize, static_cast<float>(i + i % 2)));
+      CUDA_OK(type == cudaMemoryTypeHost ? cudaFreeHost(memory) : cudaFree(memory));
+    }
+    EXPECT_EQ(cache.stats().instantiations, 1u) << "memory of type " << type;
+  }
+}
+
 TEST_F(HostMemoryCopiesTest, MemoryOfASlotMayBecomePageableWhenItsSizeChanges) {
   Pages pages(4096);
   float* const memory = pages.as<float>();

@@ -761,6 +761,8 @@ DEFECTS = [
            ("failures",)),
     Defect("another size does not ask for the memory of a copy", "now.is_of_device && (moves || before->has_ids());",
            "now.is_of_device && moves;", ("host_memory",)),
+    Defect("the place of a slot's memory is asked for when it may be gone", "slot != nullptr && slot->*of_slot != kUnknownMemory",
+           "false", ("host_memory",)),
     Defect("hits do not look at the memory of copies", "stream_ != cudaStreamPerThread && !executable.copies_host_memory();",
            "stream_ != cudaStreamPerThread;", ("host_memory", "accounting")),
     Defect("a table serves copies of memory that is gone", "with_table->has_its_memory(nullptr)", "true", ("host_memory",)),
