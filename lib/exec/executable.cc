@@ -158,13 +158,17 @@ Executable::HeldCopy* Executable::held_copy(const SlotNode& node) {
   return found != copies_.end() && found->node == node.index ? &*found : nullptr;
 }
 
-bool Executable::has_its_memory(const unsigned char* values) const {
+bool Executable::has_its_memory(const unsigned char* values) {
   if (!copies_host_memory_) return true;
   const auto is_there = [](const void* end, std::uint64_t id) { return id == 0 || id_at(end) == id; };
-  return std::ranges::all_of(copies_, [&](const HeldCopy& copy) {
-    const SlotNode* const node = values != nullptr && copy.has_ids() ? slots_.node(copy.node) : nullptr;
-    return (node != nullptr && slots_.differs(*node, values)) ||
-           (is_there(copy.dst, copy.dst_id) && is_there(copy.src, copy.src_id));
+  return std::ranges::all_of(copies_, [&](HeldCopy& copy) {
+    const SlotNode* const node = copy.has_ids() ? slots_.node(copy.node) : nullptr;
+    if (node != nullptr && values != nullptr && slots_.differs(*node, values)) return true;
+    if (is_there(copy.dst, copy.dst_id) && is_there(copy.src, copy.src_id)) return true;
+    if (node == nullptr) return false;
+    copy.is_known = false;
+    has_unknown_copies_ = true;
+    return true;
   });
 }
 
@@ -308,11 +312,11 @@ CallResult Executable::set_memcpy(const SlotNode& node) {
     const bool moves = before->dst != copy.dst || before->src != copy.src;
     HeldCopy now{node.index, before->is_of_device, false, copy.dst, copy.src};
     now.is_known = false;
-    const bool may_be_pageable = now.is_of_device && (moves || before->has_ids());
-    if (may_be_pageable || (!moves && !before->is_known)) now = held(node.index, now.is_of_device, copy.dst, copy.src);
+    const bool asks = moves ? now.is_of_device : !before->is_known || before->has_ids();
+    if (asks) now = held(node.index, now.is_of_device, copy.dst, copy.src);
     // The call would succeed, and the launch would destroy the context (docs/semantics.md).
     if (now.is_of_device && now.is_pageable) return {kSetsCopy, cudaErrorInvalidValue, /*latches=*/false};
-    if (moves || !before->is_known) *before = now;
+    if (moves || asks) *before = now;
   }
   return {kSetsCopy, cudaGraphExecMemcpyNodeSetParams1D(exec_.get(), base_.nodes[node.index], copy.dst, copy.src,
                                                         copy.bytes, copy.kind)};

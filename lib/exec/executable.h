@@ -71,8 +71,9 @@ class Executable {
   // (docs/semantics.md). After a failure, the graph must be renewed before it is used.
   static CallResult renew(Template* graph, const Content& content, const detail::Call& call, DeviceMemory& memory);
   // Whether the memory of copies from or to the host is that which they were set with, unless these values, if any,
-  // change it. If other memory has its address, a launch would lose the context (docs/semantics.md).
-  bool has_its_memory(const unsigned char* values) const;
+  // change it. If other memory has its address, a launch would lose the context (docs/semantics.md). If it is that of a
+  // slot, the next patch sets the copy anew.
+  bool has_its_memory(const unsigned char* values);
   // Whether that must be asked before each launch.
   bool copies_host_memory() const { return copies_host_memory_ || has_unknown_copies_; }
 
@@ -113,8 +114,8 @@ class Executable {
     // The ids of their allocations, kPageable if there is none, or 0 if the driver finds other memory there by itself.
     static constexpr std::uint64_t kPageable = UINT64_MAX;
     std::uint64_t dst_id = 0, src_id = 0;
-    // If not, its memory was not asked for when a patch moved it: most copies that move do so in each run. A run that
-    // does not move it sets it again.
+    // If not, its memory was not asked for when a patch moved it: most copies that move do so in each run. Or it has
+    // other memory now. A run that does not move it sets it again.
     bool is_known = true;
     bool has_ids() const { return dst_id != 0 || src_id != 0; }
   };
