@@ -20,6 +20,14 @@ std::string world_in_flight;  // written while no lane runs
 
 std::size_t index(MemoryKind kind) { return static_cast<std::size_t>(kind); }
 
+int* allocate(cudaError_t (*function)(void**, std::size_t)) {
+  void* memory = nullptr;
+  check(function(&memory, kAllBytes), "an allocation");
+  return static_cast<int*>(memory);
+}
+cudaError_t device(void** out, std::size_t bytes) { return cudaMalloc(out, bytes); }
+cudaError_t pinned(void** out, std::size_t bytes) { return cudaMallocHost(out, bytes); }
+
 }  // namespace
 
 void change_on_host(void* argument) {
@@ -48,13 +56,6 @@ void check(cudaError_t error, const char* what) {
 
 Memory::Memory(Random& random, const std::vector<Program>& programs, bool registers)
     : pageable_(2 * kAllWords), registers_(registers) {
-  const auto allocate = [](auto&& function) {
-    void* memory = nullptr;
-    check(function(&memory, kAllBytes), "an allocation");
-    return static_cast<int*>(memory);
-  };
-  const auto device = [](void** out, std::size_t bytes) { return cudaMalloc(out, bytes); };
-  const auto pinned = [](void** out, std::size_t bytes) { return cudaMallocHost(out, bytes); };
   blocks_[index(MemoryKind::kDevice)] = allocate(device);
   blocks_[index(MemoryKind::kManaged)] = allocate(allocate_managed);
   if (registers) {
@@ -91,11 +92,23 @@ Memory::~Memory() {
   for (HostArgument* const arguments : host_arguments_) check(cudaFreeHost(arguments), "cudaFreeHost");
 }
 
-void Memory::register_again() {
-  if (!registers_) return;
+bool Memory::renew(bool with_device) {
   int* const on_host = blocks_[index(MemoryKind::kPinned)];
   check(cudaHostUnregister(on_host), "cudaHostUnregister");
   check(cudaHostRegister(on_host, kPages * kPage, cudaHostRegisterDefault), "cudaHostRegister");
+  bool moves = false;
+  for (const MemoryKind kind : {MemoryKind::kDevice, MemoryKind::kManaged}) {
+    if (!with_device) break;
+    int*& block = blocks_[index(kind)];
+    int* const before = block;
+    std::vector<int> content(kAllWords);
+    check(cudaMemcpy(content.data(), block, kAllBytes, cudaMemcpyDefault), "cudaMemcpy");
+    check(cudaFree(block), "cudaFree");
+    block = allocate(kind == MemoryKind::kDevice ? device : allocate_managed);
+    check(cudaMemcpy(block, content.data(), kAllBytes, cudaMemcpyDefault), "cudaMemcpy");
+    moves |= block != before;
+  }
+  return moves;
 }
 
 int* Memory::place(int number) const {

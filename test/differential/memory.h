@@ -53,8 +53,10 @@ class Memory {
   // Describes the first place that differs; empty if there is none. Only work on `stream` may be in flight on either
   // memory.
   static std::string difference(const Memory& got, const Memory& wanted, StreamArg stream);
-  // Registers it anew: it is other memory then, at the same address. REQUIRES: no work in flight.
-  void register_again();
+  // Registers the pinned places anew: they are other memory then, at the same address. If `with_device`, frees the
+  // device's and managed places and allocates them anew, and returns whether some have moved. REQUIRES: no work in
+  // flight.
+  bool renew(bool with_device);
   // Copies the contents of `other`.
   void assign(const Memory& other, StreamArg stream);
 

@@ -38,7 +38,7 @@ struct Settings {
   int per_thread;       // so many lanes are per-thread ones (any_lane.h)
   bool steps;           // half of the programs run as steps
   bool listens;         // a listener follows all runs and launches
-  bool registers;       // pinned places are registered anew after each comparison
+  bool registers;       // after each comparison, pinned places are registered anew, or all allocated anew
   bool bad_values;      // some runs have values that no launch accepts
   bool spins;           // some runs find their stream busy
   bool synchronizes;    // some runs find it idle for certain
