@@ -93,7 +93,9 @@ cudaError_t end(const Call& call, cudaStream_t handle, cudaGraph_t* out, cudaErr
   Stream* stream = find_stream(call, handle);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   Capture* capture = stream->capture;
-  if (capture == nullptr) return injected != cudaSuccess ? injected : cudaErrorIllegalState;
+  if (capture == nullptr && injected != cudaSuccess) return injected;
+  if (conflicts_with_legacy(call.state, *stream, true)) return cudaErrorStreamCaptureImplicit;
+  if (capture == nullptr) return cudaErrorIllegalState;
   if (capture->origin != stream) {
     invalidate(call.state, *capture);
     return cudaErrorStreamCaptureUnmatched;

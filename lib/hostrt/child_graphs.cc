@@ -12,9 +12,10 @@ cudaError_t CUDARTAPI cudaGraphAddChildGraphNode(cudaGraphNode_t* pGraphNode, cu
                                                  cudaGraph_t childGraph) {
   return add_by_hand(
       Function::kGraphAddChildGraphNode, pGraphNode, graph, pDependencies, numDependencies,
-      [&](const Call& call, const Graph&, NodeParams* params) {
+      [&](const Call& call, const Graph& parent, NodeParams* params) {
         Graph* child = find_graph(call, childGraph);
         if (child == nullptr) return cudaErrorInvalidValue;
+        if (child == &parent) return call.misuse(cudaErrorInvalidValue, "a graph as its own child: the driver crashes");
         // "If childGraph contains allocation nodes, free nodes, or conditional nodes, this call will return an error."
         if (has_memory_nodes(*child) || has_conditional_nodes(*child)) return cudaErrorNotSupported;
         *params = ChildParams{&clone_graph(call.state, *child), nullptr};

@@ -15,7 +15,7 @@ constexpr unsigned kKnownFlags = cudaEventBlockingSync | cudaEventDisableTiming 
 Capture* capture_of(const State& state, const Event& event) {
   if (event.capture_id == 0) return nullptr;
   const auto found = state.captures.find(event.capture_id);
-  return found == state.captures.end() ? nullptr : found->second.get();
+  return found == state.captures.end() || found->second->invalidated ? nullptr : found->second.get();
 }
 
 bool is_from_ended_capture(const State& state, const Event& event) {
@@ -61,8 +61,7 @@ cudaError_t admit_wait(const Call& call, const Event* event) {
     invalidate(call.state, *capture);
     return cudaErrorCapturedEvent;
   }
-  if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;
-  return is_from_ended_capture(call.state, *event) ? cudaErrorInvalidValue : cudaSuccess;
+  return is_from_ended_capture(call.state, *event) ? cudaErrorInvalidValue : refuse_unsafe(call);
 }
 
 cudaError_t query(const Call& call, cudaEvent_t handle) {
@@ -112,20 +111,18 @@ cudaError_t wait_on_stream(const Call& call, cudaStream_t stream_handle, cudaEve
   if ((flags & ~unsigned{cudaEventWaitExternal}) != 0) return cudaErrorInvalidValue;
   Capture* own = nullptr;
   if (const cudaError_t error = admit_work(call.state, *stream, &own); error != cudaSuccess) return error;
+  if (is_from_ended_capture(call.state, *event)) {
+    if (own != nullptr) invalidate(call.state, *own);
+    return cudaErrorInvalidValue;
+  }
   // This flag means something only in a capture: it adds a node that waits for the event.
   if (flags == cudaEventWaitExternal) {
-    if (own == nullptr) {
-      return is_from_ended_capture(call.state, *event) ? cudaErrorInvalidValue : cudaErrorIllegalState;
-    }
+    if (own == nullptr) return cudaErrorIllegalState;
     add_captured_node(call.state, *stream, EventWaitParams{handle});
     return cudaSuccess;
   }
   if (Capture* capture = capture_of(call.state, *event)) {
     return wait_for_captured(call.state, *stream, *event, *capture);
-  }
-  if (is_from_ended_capture(call.state, *event)) {
-    if (own != nullptr) invalidate(call.state, *own);
-    return cudaErrorInvalidValue;
   }
   if (own != nullptr && event->recorded) {
     invalidate(call.state, *own);

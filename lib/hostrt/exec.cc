@@ -107,7 +107,8 @@ std::size_t node_count(const Program& program) {
 
 namespace {
 
-constexpr unsigned long long kKnownFlags = cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUpload |
+// An upload needs cudaGraphInstantiateWithParams.
+constexpr unsigned long long kKnownFlags = cudaGraphInstantiateFlagAutoFreeOnLaunch |
                                            cudaGraphInstantiateFlagDeviceLaunch |
                                            cudaGraphInstantiateFlagUseNodePriority;
 
@@ -196,8 +197,9 @@ bool has_unused_condition(const Graph& graph) {
 }
 
 cudaError_t instantiate(const Call& call, cudaGraphExec_t* out, cudaGraph_t handle, unsigned long long flags) {
+  if ((flags & ~kKnownFlags) != 0) return cudaErrorInvalidValue;
   if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;
-  if (out == nullptr || (flags & ~kKnownFlags) != 0) return cudaErrorInvalidValue;
+  if (out == nullptr) return cudaErrorInvalidValue;
   const Graph* graph = find_graph(call, handle);
   if (graph == nullptr) return cudaErrorInvalidValue;
   if (graph->parent != nullptr) return cudaErrorNotSupported;
@@ -331,8 +333,8 @@ cudaError_t CUDARTAPI cudaGraphExecGetFlags(cudaGraphExec_t graphExec, unsigned 
   return enter({Function::kGraphExecGetFlags, graphExec}, [&](const Call& call) {
     const Executable* executable = find_executable(call, graphExec);
     if (executable == nullptr || flags == nullptr) return cudaErrorInvalidValue;
-    // It "will not be returned by this API as it does not affect the resulting executable graph".
-    *flags = executable->flags & ~static_cast<unsigned long long>(cudaGraphInstantiateFlagUpload);
+    // The driver does not return it, although the description excludes cudaGraphInstantiateFlagUpload alone.
+    *flags = executable->flags & ~static_cast<unsigned long long>(cudaGraphInstantiateFlagUseNodePriority);
     return cudaSuccess;
   });
 }

@@ -272,7 +272,7 @@ TEST_F(HostrtMisuse, EachRowOfACopyIsChecked) {
   };
   OK(copy(3));
   expect_no_misuse();
-  GIVES(cudaErrorInvalidPitchValue, cudaMemcpy2DAsync(to, 7, from, 16, 8, 1, cudaMemcpyDefault, stream_));  // one row
+  GIVES(cudaErrorInvalidValue, cudaMemcpy2DAsync(to, 7, from, 16, 8, 1, cudaMemcpyDefault, stream_));  // one row
   GIVES(cudaErrorIllegalAddress, copy(4));
   expect_misuse(StartsWith("cudaMemcpy2DAsync: the copy writes memory beyond the end of its allocation\n"));
 }
