@@ -77,6 +77,12 @@ cudaError_t set_attribute(KernelParams& params, cudaLaunchAttributeID id, const 
   if (id == cudaLaunchAttributeDeviceUpdatableKernelNode) {
     if (const cudaError_t error = check_updatable(params, value); error != cudaSuccess) return error;
   }
+  if (id == cudaLaunchAttributeClusterDimension) {
+    const auto& [x, y, z] = value.clusterDim;
+    const bool fits =
+        x != 0 && y != 0 && z != 0 && params.grid.x % x == 0 && params.grid.y % y == 0 && params.grid.z % z == 0;
+    if (!fits && (x | y | z) != 0) return cudaErrorInvalidClusterSize;
+  }
   auto found = find(params.attributes, id);
   if (found == params.attributes.end()) found = params.attributes.insert(found, LaunchAttribute{id, {}});
   std::memcpy(&found->value, &value, sizeof value);

@@ -1,6 +1,7 @@
 // The calls that begin, end and inspect a capture.
 
 #include <algorithm>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -11,14 +12,17 @@ namespace graphcache::hostrt {
 namespace {
 
 // Begins a capture into a new graph, or into the given graph behind the given nodes.
-cudaError_t begin(const Call& call, cudaStream_t handle, cudaStreamCaptureMode mode, Graph* graph = nullptr,
-                  std::vector<Edge> behind = {}) {
+template <typename Behind>
+cudaError_t begin(const Call& call, cudaStream_t handle, cudaStreamCaptureMode mode, Graph* graph,
+                  const Behind& read_behind) {
   Stream* stream = find_stream(call, handle);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   if (mode < cudaStreamCaptureModeGlobal || mode > cudaStreamCaptureModeRelaxed) return cudaErrorInvalidValue;
   if (stream->capture != nullptr) return cudaErrorIllegalState;  // the capture under way stays valid
   if (conflicts_with_legacy(call.state, *stream, true)) return cudaErrorStreamCaptureImplicit;
   if (stream->is_legacy) return cudaErrorStreamCaptureUnsupported;  // facts 1
+  std::vector<Edge> behind;
+  if (const cudaError_t error = read_behind(&behind); error != cudaSuccess) return error;
   auto owned = std::make_unique<Capture>();
   Capture& capture = *owned;
   capture.id = ++call.state.last_capture_id;
@@ -41,9 +45,19 @@ cudaError_t begin_to_graph(const Call& call, cudaStream_t handle, cudaGraph_t gr
   Graph* const graph = find_graph(call, graph_handle);
   if (graph == nullptr) return cudaErrorInvalidValue;
   if (graph->capture != nullptr) return cudaErrorIllegalState;
-  std::vector<Edge> edges;
-  const cudaError_t error = read_dependencies(call, *graph, dependencies, data, count, &edges);
-  return error == cudaSuccess ? begin(call, handle, mode, graph, std::move(edges)) : error;
+  return begin(call, handle, mode, graph, [&](std::vector<Edge>* edges) {
+    // Here a node may be named twice.
+    std::set<cudaGraphNode_t> seen;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (dependencies == nullptr || !seen.insert(dependencies[i]).second) continue;
+      std::vector<Edge> one;
+      const auto* const its = data != nullptr ? &data[i] : nullptr;
+      const cudaError_t error = read_dependencies(call, *graph, &dependencies[i], its, 1, &one);
+      if (error != cudaSuccess) return error;
+      edges->push_back(one.front());
+    }
+    return count != 0 && dependencies == nullptr ? cudaErrorInvalidValue : cudaSuccess;
+  });
 }
 
 // All captured work must lead to the end of the origin stream; other work would be lost.
@@ -71,10 +85,10 @@ bool has_unjoined_work(const Capture& capture) {
 }
 
 cudaError_t check_end(const Call& call, const Capture& capture) {
+  if (capture.invalidated) return cudaErrorStreamCaptureInvalidated;
   if (capture.mode != cudaStreamCaptureModeRelaxed && capture.thread != call.thread.id) {
     return cudaErrorStreamCaptureWrongThread;
   }
-  if (capture.invalidated) return cudaErrorStreamCaptureInvalidated;
   return has_unjoined_work(capture) ? cudaErrorStreamCaptureUnjoined : cudaSuccess;
 }
 
@@ -176,7 +190,9 @@ using namespace graphcache::hostrt;
 extern "C" {
 
 cudaError_t CUDARTAPI cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
-  return enter(Function::kStreamBeginCapture, [&](const Call& call) { return begin(call, stream, mode); });
+  return enter(Function::kStreamBeginCapture, [&](const Call& call) {
+    return begin(call, stream, mode, nullptr, [](std::vector<Edge>*) { return cudaSuccess; });
+  });
 }
 
 cudaError_t CUDARTAPI cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph,

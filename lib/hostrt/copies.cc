@@ -25,19 +25,20 @@ FillParams rows(void* address, std::size_t pitch, int value, std::size_t width, 
   return {address, static_cast<unsigned>(value) & 0xff, 1, width, height, pitch};
 }
 
-// Empty copies and fills are allowed anywhere and have no effect; they add no node. The runtime checks the pitches of
-// several rows. The driver checks the rest, after it has looked at the stream.
+// Empty copies and fills add no node. They are allowed anywhere, but those of boxes only where work is.
 cudaError_t enqueue(const Call& call, const CopyParams& params, cudaStream_t handle) {
-  if (is_empty(params)) return cudaSuccess;
-  cudaError_t error = params.is_flat() ? cudaSuccess : check_pitches(params, cudaErrorInvalidPitchValue);
+  const bool is_box = call.function == Function::kMemcpy3D || call.function == Function::kMemcpy3DAsync;
+  const bool has_rows = call.function == Function::kMemcpy2D || call.function == Function::kMemcpy2DAsync;
+  if (is_empty(params) && !is_box) return cudaSuccess;
+  cudaError_t error = is_empty(params) ? cudaSuccess : check_rows(params);
   if (error != cudaSuccess) return error;
   Stream* stream = find_stream(call, handle);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   Capture* capture = nullptr;
   error = admit_work(call.state, *stream, &capture);
-  if (error == cudaSuccess) error = check_copy(params.destination, params.source, params.kind);
-  const bool has_rows = call.function == Function::kMemcpy2D || call.function == Function::kMemcpy2DAsync;
-  if (error == cudaSuccess && has_rows) error = check_pitches(params, cudaErrorInvalidValue);
+  if (error != cudaSuccess || is_empty(params)) return error;
+  error = check_copy(params.destination, params.source, params.kind);
+  if (error == cudaSuccess && (has_rows || is_box)) error = check_pitches(params, is_box);
   if (error != cudaSuccess) return error;
   CopyParams copy = params;
   if (copy.is_flat()) copy.destination_pitches = copy.source_pitches = {};
@@ -51,8 +52,8 @@ cudaError_t enqueue(const Call& call, const FillParams& params, cudaStream_t han
   Capture* capture = nullptr;
   if (const cudaError_t error = admit_work(call.state, *stream, &capture); error != cudaSuccess) return error;
   // A capture accepts a fill of pageable memory; instantiation then fails.
-  if (capture == nullptr || !is_pageable(call.state, params.destination)) {
-    if (const cudaError_t error = check_fill(params); error != cudaSuccess) return error;
+  if (!has_extent(params) || (capture == nullptr && is_pageable(call.state, params.destination))) {
+    return cudaErrorInvalidValue;
   }
   return submit(call, *stream, params);
 }

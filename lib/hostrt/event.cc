@@ -142,9 +142,9 @@ cudaError_t elapsed(const Call& call, float* milliseconds, cudaEvent_t start, cu
   if (milliseconds == nullptr) return cudaErrorInvalidValue;
   if (first == nullptr || last == nullptr || first->device != last->device) return cudaErrorInvalidResourceHandle;
   for (const Event* event : {first, last}) {
-    if ((event->flags & cudaEventDisableTiming) != 0 || !event->recorded) return cudaErrorInvalidResourceHandle;
     if (capture_of(call.state, *event) != nullptr) return cudaErrorCapturedEvent;  // the capture stays valid
     if (is_from_ended_capture(call.state, *event)) return cudaErrorInvalidValue;
+    if ((event->flags & cudaEventDisableTiming) != 0 || !event->recorded) return cudaErrorInvalidResourceHandle;
   }
   if (!has_passed(call.state, first->mark) || !has_passed(call.state, last->mark)) return cudaErrorNotReady;
   *milliseconds = 0;  // hostrt does not model time

@@ -94,6 +94,12 @@ bool has_only_executable(const State& state, cudaGraph_t graph) {
   return found;
 }
 
+bool has_executable(const State& state, cudaGraph_t graph) {
+  bool found = false;
+  state.executables.for_each([&](const Executable& executable) { found = found || executable.base == graph; });
+  return found;
+}
+
 std::size_t node_count(const Program& program) {
   std::size_t count = program.nodes.size();
   for (const ProgramNode& node : program.nodes) {
@@ -204,12 +210,14 @@ cudaError_t instantiate(const Call& call, cudaGraphExec_t* out, cudaGraph_t hand
   if (graph == nullptr) return cudaErrorInvalidValue;
   if (graph->parent != nullptr) return cudaErrorNotSupported;
   if (has_unused_condition(*graph)) return cudaErrorInvalidValue;
-  const bool is_only_one = allows_one_executable(*graph);
-  if (is_only_one && has_only_executable(call.state, handle)) return cudaErrorNotSupported;
   const auto nodes = std::make_shared<DeviceNodes>();
   nodes->uses_node_priority = (flags & cudaGraphInstantiateFlagUseNodePriority) != 0;
   std::shared_ptr<Program> program = make_program(call.state, *graph, nodes);
   if (program == nullptr) return cudaErrorInvalidValue;
+  const bool is_only_one = allows_one_executable(*graph);
+  if (is_only_one && has_only_executable(call.state, handle)) return cudaErrorNotSupported;
+  // Then those count as well that were made when the graph had no conditional nodes.
+  if (has_conditional_nodes(*graph) && has_executable(call.state, handle)) return cudaErrorNotSupported;
 
   auto owned = std::make_unique<Executable>();
   Executable& executable = *owned;

@@ -64,6 +64,7 @@ cudaError_t CUDARTAPI cudaGraphExecKernelNodeSetParams(cudaGraphExec_t hGraphExe
 cudaError_t CUDARTAPI cudaGraphExecMemcpyNodeSetParams(cudaGraphExec_t hGraphExec, cudaGraphNode_t node,
                                                        const struct cudaMemcpy3DParms* pNodeParams) {
   return enter({Function::kGraphExecMemcpyNodeSetParams, hGraphExec, node}, [&](const Call& call) {
+    if (const cudaError_t error = check_rows(pNodeParams); error != cudaSuccess) return error;
     return patch<CopyParams>(call, hGraphExec, node, [&](CopyParams& params) {
       CopyParams copy;
       const cudaError_t error = read_copy(pNodeParams, &copy);

@@ -53,11 +53,11 @@ template <typename Make, typename Finish>
     if (out == nullptr) return cudaErrorInvalidValue;
     Graph* graph = find_graph(call, handle);
     if (graph == nullptr) return cudaErrorInvalidValue;
-    std::vector<Edge> edges;
-    cudaError_t error = read_dependencies(call, *graph, dependencies, nullptr, dependency_count, &edges);
-    if (error != cudaSuccess) return error;
     NodeParams params;
-    error = make(call, *graph, &params);
+    cudaError_t error = make(call, *graph, &params);
+    if (error != cudaSuccess) return error;
+    std::vector<Edge> edges;
+    error = read_dependencies(call, *graph, dependencies, nullptr, dependency_count, &edges);
     if (error != cudaSuccess) return error;
     set_place(params, call.state.endings.here);
     Node& node = add_node(call.state, *graph, std::move(params), edges);

@@ -151,6 +151,7 @@ cudaError_t free_async(const Call& call, void* address, cudaStream_t handle) {
     add_captured_node(call.state, *stream, FreeParams{std::move(block)});
     return cudaSuccess;
   }
+  if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;
   // The enqueued work keeps the memory alive until it runs.
   if (const auto graph = call.state.graph_memory.live.find(address); graph != call.state.graph_memory.live.end()) {
     note_stray(call, *stream);

@@ -85,12 +85,16 @@ cudaError_t take_copy(const cudaMemcpy3DParms* from, CopyParams* params) {
                   from->kind};
   copy.height = from->extent.height;
   copy.depth = from->extent.depth;
-  if (!copy.is_flat()) {
-    copy.destination_pitches = {from->dstPtr.pitch, from->dstPtr.ysize};
-    copy.source_pitches = {from->srcPtr.pitch, from->srcPtr.ysize};
-  }
+  copy.destination_pitches = {from->dstPtr.pitch, from->dstPtr.ysize};
+  copy.source_pitches = {from->srcPtr.pitch, from->srcPtr.ysize};
   *params = copy;
   return cudaSuccess;
+}
+
+cudaError_t check_rows(const cudaMemcpy3DParms* box) {
+  CopyParams copy;
+  const bool is_copy = take_copy(box, &copy) == cudaSuccess;
+  return is_copy && copy.bytes != 0 && copy.height != 0 && copy.depth != 0 ? check_rows(copy) : cudaSuccess;
 }
 
 cudaError_t read_copy(const cudaMemcpy3DParms* from, CopyParams* params) {
@@ -98,10 +102,13 @@ cudaError_t read_copy(const cudaMemcpy3DParms* from, CopyParams* params) {
   cudaError_t error = take_copy(from, &copy);
   if (error != cudaSuccess) return error;
   if (copy.bytes == 0 || copy.height == 0 || copy.depth == 0) return cudaErrorInvalidValue;
-  error = check_copy(copy.destination, copy.source, copy.kind);
-  if (error == cudaSuccess && !copy.is_flat()) error = check_pitches(copy, cudaErrorInvalidValue);
-  if (error == cudaSuccess) *params = copy;
-  return error;
+  error = check_rows(copy);
+  if (error == cudaSuccess) error = check_copy(copy.destination, copy.source, copy.kind);
+  if (error == cudaSuccess) error = check_pitches(copy, /*is_box=*/true);
+  if (error != cudaSuccess) return error;
+  if (copy.is_flat()) copy.destination_pitches = copy.source_pitches = {};
+  *params = copy;
+  return cudaSuccess;
 }
 
 void write_copy(const CopyParams& params, cudaMemcpy3DParms* to) {
@@ -268,6 +275,7 @@ cudaError_t CUDARTAPI cudaGraphMemcpyNodeGetParams(cudaGraphNode_t node, struct 
 
 cudaError_t CUDARTAPI cudaGraphMemcpyNodeSetParams(cudaGraphNode_t node, const struct cudaMemcpy3DParms* pNodeParams) {
   return enter({Function::kGraphMemcpyNodeSetParams, node}, [&](const Call& call) {
+    if (const cudaError_t error = check_rows(pNodeParams); error != cudaSuccess) return error;
     CopyParams* params = params_of<CopyParams>(call, node);
     if (params == nullptr) return cudaErrorInvalidValue;
     const cudaError_t error = read_copy(pNodeParams, params);

@@ -17,6 +17,8 @@ cudaError_t read_arguments(const Call& call, const Kernel& kernel, void* const* 
 
 // Takes a copy without checking its pitches. cudaErrorNotSupported for arrays.
 cudaError_t take_copy(const cudaMemcpy3DParms* from, CopyParams* params);
+// What the runtime checks of a node's copy before all else (check_rows()).
+cudaError_t check_rows(const cudaMemcpy3DParms* box);
 cudaError_t read_copy(const cudaMemcpy3DParms* from, CopyParams* params);
 cudaError_t read_fill(const cudaMemsetParams* from, FillParams* params);
 cudaError_t read_host(const cudaHostNodeParams* from, HostParams* params);

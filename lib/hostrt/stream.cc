@@ -100,11 +100,26 @@ cudaError_t CUDARTAPI cudaStreamQuery(cudaStream_t stream) {
 }
 
 cudaError_t CUDARTAPI cudaStreamGetPriority(cudaStream_t hStream, int* priority) {
-  return read(Function::kStreamGetPriority, hStream, priority, [](const Stream& stream) { return stream.priority; });
+  return enter(Function::kStreamGetPriority, [&](const Call& call) {
+    Stream* const stream = find_stream(call, hStream);
+    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+    Capture* capture = nullptr;
+    if (const cudaError_t error = admit_work(call.state, *stream, &capture); error != cudaSuccess) return error;
+    if (priority == nullptr) return cudaErrorInvalidValue;
+    *priority = stream->priority;
+    return cudaSuccess;
+  });
 }
 
 cudaError_t CUDARTAPI cudaStreamGetFlags(cudaStream_t hStream, unsigned int* flags) {
-  return read(Function::kStreamGetFlags, hStream, flags, [](const Stream& stream) { return stream.flags; });
+  return enter(Function::kStreamGetFlags, [&](const Call& call) {
+    Stream* const stream = find_stream(call, hStream);
+    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+    if (const cudaError_t error = refuse_capture(call.state, *stream); error != cudaSuccess) return error;
+    if (flags == nullptr) return cudaErrorInvalidValue;
+    *flags = stream->flags;
+    return cudaSuccess;
+  });
 }
 
 #if CUDART_VERSION >= 12080

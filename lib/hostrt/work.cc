@@ -245,22 +245,34 @@ cudaError_t check_copy(const void* destination, const void* source, cudaMemcpyKi
   return is_wrong(destination, to_device) || is_wrong(source, from_device) ? cudaErrorInvalidValue : cudaSuccess;
 }
 
-cudaError_t check_pitches(const CopyParams& copy, cudaError_t error) {
+cudaError_t check_rows(const CopyParams& copy) {
+  if (copy.is_flat()) return cudaSuccess;
   for (const Pitches& pitches : {copy.destination_pitches, copy.source_pitches}) {
-    if (pitches.row < copy.bytes || pitches.row > kMaxPitch) return error;
-    if (copy.depth > 1 && pitches.slice < copy.height) return cudaErrorInvalidValue;
+    if (pitches.row < copy.bytes || pitches.row > kMaxPitch) return cudaErrorInvalidPitchValue;
+    if (copy.depth > 1 && pitches.slice < copy.height) return cudaErrorInvalidPitchValue;
   }
   return cudaSuccess;
 }
 
-cudaError_t check_fill(const FillParams& fill) {
+cudaError_t check_pitches(const CopyParams& copy, bool is_box) {
+  for (const Pitches& pitches : {copy.destination_pitches, copy.source_pitches}) {
+    if (copy.is_flat() && is_box && pitches.row == 0) continue;  // As the getter gives it.
+    const bool slice_fits = !is_box || pitches.slice == 0 || pitches.slice >= copy.height;
+    if (pitches.row < copy.bytes || !slice_fits) return cudaErrorInvalidValue;
+  }
+  return cudaSuccess;
+}
+
+bool has_extent(const FillParams& fill) {
   const bool element_fits = (fill.element_bytes == 1 || fill.element_bytes == 2 || fill.element_bytes == 4) &&
                             reinterpret_cast<std::uintptr_t>(fill.destination) % fill.element_bytes == 0;
   const bool rows_fit = fill.height <= 1 || (fill.pitch >= fill.width * fill.element_bytes && element_fits &&
                                              fill.pitch % fill.element_bytes == 0);
-  const bool has_extent = fill.width != 0 && fill.height != 0 && extent_of(fill).has_value();
-  return element_fits && rows_fit && has_extent && !is_pageable(state(), fill.destination) ? cudaSuccess
-                                                                                           : cudaErrorInvalidValue;
+  return element_fits && rows_fit && fill.width != 0 && fill.height != 0 && extent_of(fill).has_value();
+}
+
+cudaError_t check_fill(const FillParams& fill) {
+  return has_extent(fill) && !is_pageable(state(), fill.destination) ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 cudaError_t submit(const Call& call, Stream& stream, NodeParams params) {

@@ -26,9 +26,12 @@ cudaError_t check_shape(const dim3& grid, const dim3& block, std::size_t shared_
 
 // Checks the sizes, pointers and kind of a copy of at least one byte.
 cudaError_t check_copy(const void* destination, const void* source, cudaMemcpyKind kind);
-// Rows may not overlap: a pitch that is too small for its row gives `error`.
-cudaError_t check_pitches(const CopyParams& copy, cudaError_t error);
+// Rows and slices may not overlap. The runtime checks those of which there are several, before all else.
+cudaError_t check_rows(const CopyParams& copy);
+// The driver checks all, after the rest. Only boxes have slices.
+cudaError_t check_pitches(const CopyParams& copy, bool is_box);
 cudaError_t check_fill(const FillParams& fill);
+bool has_extent(const FillParams& fill);
 
 // Thrown by work that accesses memory that is not its own.
 struct IllegalAddress {};

@@ -391,7 +391,7 @@ TEST_F(HostrtGraphs, CopiesCanBePatchedByTheirStructure) {
     change(changed);
     GIVES(error, cudaGraphExecMemcpyNodeSetParams(executable, node, &changed));
   };
-  refused(cudaErrorInvalidValue, [](auto& p) { p.extent.height = 2; });  // of several rows
+  refused(cudaErrorInvalidPitchValue, [](auto& p) { p.extent.height = 2; });  // of several rows
   refused(cudaErrorInvalidValue, [](auto& p) {
     p.extent = {4, 1, 2};
     p.srcPtr.pitch = p.dstPtr.pitch = 8;

@@ -340,8 +340,8 @@ TEST_F(HostrtMisuse, ANodeOfABoxIsReadAddedAndChangedWhole) {
     change(changed);
     GIVES(error, cudaGraphMemcpyNodeSetParams(node, &changed));
   };
-  refused(cudaErrorInvalidValue, [](auto& p) { p.srcPtr.pitch = 1; });
-  refused(cudaErrorInvalidValue, [](auto& p) { p.dstPtr.ysize = 1; });
+  refused(cudaErrorInvalidPitchValue, [](auto& p) { p.srcPtr.pitch = 1; });
+  refused(cudaErrorInvalidPitchValue, [](auto& p) { p.dstPtr.ysize = 1; });
   refused(cudaErrorInvalidValue, [](auto& p) { p.extent.height = 0; });
   refused(cudaErrorNotSupported, [&](auto& p) { p.srcArray = reinterpret_cast<cudaArray_t>(this); });
   expect_no_misuse();
