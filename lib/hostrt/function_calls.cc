@@ -20,6 +20,7 @@ cudaError_t set_attribute(const Call& call, const void* function, cudaFuncAttrib
   const auto set = [&](int KernelAttributes::*which, int least, int greatest) {
     if (value < least || value > greatest) return cudaErrorInvalidValue;
     call.state.kernel_attributes[{kernel, call.thread.device}].*which = value;
+    call.thread.last_error = cudaSuccess;  // as the real runtime does
     return cudaSuccess;
   };
   switch (attribute) {

@@ -16,6 +16,8 @@ using Fact06 = RuntimeRules;
 TEST_F(Fact02, UnsafeCallsDependOnModeAndThread) {
   const cudaGraph_t graph = capture([this] { OK(put(1, stream_)); });
   void* old = nullptr;
+  std::vector<void*> pooled(2);
+  for (void*& memory : pooled) OK(cudaMallocAsync(&memory, 64, other_));
   const std::pair<const char*, std::function<cudaError_t()>> unsafe[] = {
       {"cudaMalloc", [&] { return cudaMalloc(&old, 64); }},
       {"cudaFree", [&] { return cudaFree(std::exchange(old, nullptr)); }},
@@ -25,6 +27,18 @@ TEST_F(Fact02, UnsafeCallsDependOnModeAndThread) {
       {"cudaEventSynchronize", [&] { return cudaEventSynchronize(fork_); }},
       {"cudaStreamQuery", [&] { return cudaStreamQuery(other_); }},
       {"cudaStreamSynchronize", [&] { return cudaStreamSynchronize(other_); }},
+      {"cudaMallocAsync",
+       [&] {
+         const cudaError_t error = cudaMallocAsync(&old, 64, other_);
+         if (error == cudaSuccess) pooled.insert(pooled.begin(), old);
+         return error;
+       }},
+      {"cudaFreeAsync",
+       [&] {
+         const cudaError_t error = cudaFreeAsync(pooled.back(), other_);
+         if (error == cudaSuccess) pooled.pop_back();
+         return error;
+       }},
       {"cudaGraphInstantiate",
        [&] {
          cudaGraphExec_t executable = nullptr;
@@ -53,6 +67,7 @@ TEST_F(Fact02, UnsafeCallsDependOnModeAndThread) {
     end_invalid(stream_);
   }
   std::erase(executables_, nullptr);
+  for (void* const memory : pooled) OK(cudaFreeAsync(memory, other_));
 }
 
 TEST_F(Fact02, AThreadsModeSaysWhichCapturesCount) {
@@ -118,11 +133,34 @@ TEST_F(Fact04, AnInvalidatedCaptureSaysSoUntilItEnds) {
   end_invalid(stream_);
 }
 
+// They count as events of a capture that has ended.
+TEST_F(Fact04, EventsOfABrokenCaptureAreInvalid) {
+  const std::function<cudaError_t()> uses[] = {
+      [&] { return cudaEventQuery(fork_); },
+      [&] { return cudaEventSynchronize(fork_); },
+      [&] { return cudaStreamWaitEvent(other_, fork_, 0); },
+      [&] { return cudaStreamWaitEvent(other_, fork_, cudaEventWaitExternal); },
+  };
+  for (const bool has_ended : {false, true}) {
+    begin(stream_, kGlobal);
+    OK(cudaEventRecord(fork_, stream_));
+    GIVES(cudaErrorStreamCaptureUnsupported, cudaStreamQuery(stream_));
+    if (has_ended) end_invalid(stream_);
+    for (const auto& use : uses) GIVES(cudaErrorInvalidValue, use());
+    if (!has_ended) end_invalid(stream_);
+  }
+}
+
 TEST_F(Fact04, CallsOnCapturedThingsBreakACaptureInEveryMode) {
   const cudaGraphExec_t executable = instantiate(capture([this] { OK(put(1, stream_)); }));
   const std::pair<cudaError_t, std::function<cudaError_t()>> calls[] = {
     {cudaErrorStreamCaptureUnsupported, [&] { return cudaStreamSynchronize(stream_); }},
     {cudaErrorStreamCaptureUnsupported, [&] { return cudaStreamQuery(stream_); }},
+    {cudaErrorStreamCaptureUnsupported,
+     [&] {
+       unsigned flags = 0;
+       return cudaStreamGetFlags(stream_, &flags);
+     }},
     {cudaErrorStreamCaptureUnsupported, [&] { return cudaGraphUpload(executable, stream_); }},
     {cudaErrorStreamCaptureUnsupported, [&] { return cudaDeviceSynchronize(); }},
     {cudaErrorStreamCaptureUnsupported, [&] { return on_other_thread([] { return cudaDeviceSynchronize(); }); }},
@@ -154,6 +192,7 @@ TEST_F(Fact04, TheLegacyStreamMayNotMeetACapturingBlockingStream) {
       [&] { return cudaEventRecord(join_, nullptr); },
       [&] { return cudaStreamSynchronize(nullptr); },
       [&] { return cudaStreamBeginCapture(nullptr, kRelaxed); },
+      [&] { return cudaStreamEndCapture(nullptr, nullptr); },
       [&] { return on_other_thread([this] { return put(1, nullptr); }); },
   };
   for (const auto& call : breaking) {

@@ -37,6 +37,21 @@ TEST_F(Fact12, OnlyNodesOfTheBasePatchAnExecutable) {
   EXPECT_EQ(9, run(executable));
 }
 
+TEST_F(RuntimeRules, FlagsOfAnExecutable) {
+  const cudaGraph_t graph = capture([this] { OK(put(1, stream_)); });
+  cudaGraphExec_t executable = nullptr;
+  for (const unsigned long long flags : {unsigned{cudaGraphInstantiateFlagUpload}, 16u}) {
+    GIVES(cudaErrorInvalidValue, cudaGraphInstantiate(&executable, graph, flags));
+  }
+  for (const unsigned long long flags : {0u, 1u, 8u, 9u}) {
+    OK(cudaGraphInstantiate(&executable, graph, flags));
+    unsigned long long found = 0;
+    OK(cudaGraphExecGetFlags(executable, &found));
+    EXPECT_EQ(flags & cudaGraphInstantiateFlagAutoFreeOnLaunch, found);
+    OK(cudaGraphExecDestroy(executable));
+  }
+}
+
 TEST_F(Fact13, PatchesStayInTheExecutable) {
   const cudaGraph_t graph = capture([this] { OK(put(1, stream_)); });
   const cudaGraphNode_t node = nodes(graph)[0];

@@ -45,6 +45,17 @@ TEST_F(RuntimeRules, LaunchesThatCannotBeAreRefused) {
   void* arguments[] = {nullptr};
   GIVES(cudaErrorInvalidValue,
         cudaLaunchKernel(reinterpret_cast<const void*>(count_threads), 1, 1, arguments, 1 << 20, stream_));
+  cudaLaunchAttribute cooperative = {};
+  cooperative.id = cudaLaunchAttributeCooperative;
+  cooperative.val.cooperative = 1;
+  const cudaLaunchConfig_t config = {1, 1, 1 << 20, stream_, &cooperative, 1};
+  GIVES(cudaErrorCooperativeLaunchTooLarge,
+        cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(count_threads), arguments));
+  cudaLaunchAttributeValue cluster = {};
+  cluster.clusterDim = {3, 1, 1};
+  const cudaGraph_t graph = capture([this] { OK(launch(count_threads, 2, 1, stream_, ints())); });
+  GIVES(cudaErrorInvalidClusterSize,
+        cudaGraphKernelNodeSetAttribute(nodes(graph)[0], cudaLaunchAttributeClusterDimension, &cluster));
   GIVES(cudaErrorInvalidDeviceFunction, cudaLaunchKernel(nullptr, 1, 1, arguments, 0, stream_));
   static int not_a_kernel;
   GIVES(kNoKernel, cudaLaunchKernel(&not_a_kernel, 1, 1, arguments, 0, stream_));
@@ -398,7 +409,31 @@ TEST_F(RowRules, RowsMustNotOverlap) {
           cudaMemcpy2DAsync(target(), to, source(), from, kWidth, kRows, cudaMemcpyDeviceToDevice, stream_));
     GIVES(cudaErrorInvalidPitchValue,
           cudaMemcpy2D(target(), to, source(), from, kWidth, kRows, cudaMemcpyDeviceToDevice));
+    // Of a single row the driver says so, after it has looked at the stream.
+    const auto one_row = [&] {
+      return cudaMemcpy2DAsync(target(), to, source(), from, kWidth, 1, cudaMemcpyDeviceToDevice, stream_);
+    };
+    GIVES(cudaErrorInvalidValue, one_row());
+    begin(stream_, kRelaxed);
+    GIVES(cudaErrorStreamCaptureUnsupported, cudaStreamQuery(stream_));
+    GIVES(cudaErrorStreamCaptureInvalidated, one_row());
+    end_invalid(stream_);
   }
+  const cudaGraph_t graph = make_graph();
+  const auto add = [&](const std::function<void(cudaMemcpy3DParms&)>& change) {
+    cudaMemcpy3DParms params = box();
+    change(params);
+    cudaGraphNode_t node = nullptr;
+    return cudaGraphAddMemcpyNode(&node, graph, nullptr, 0, &params);
+  };
+  GIVES(cudaSuccess, add([](auto&) {}));
+  GIVES(cudaErrorInvalidPitchValue, add([](auto& params) { params.srcPtr.pitch = kWidth - 1; }));
+  GIVES(cudaErrorInvalidPitchValue, add([](auto& params) { params.dstPtr.ysize = 1; }));
+  GIVES(cudaErrorInvalidValue, add([](auto& params) {
+          params.dstPtr.ysize = 1;
+          params.extent.depth = 1;
+        }));
+  GIVES(cudaErrorInvalidValue, add([](auto& params) { params.extent.depth = 0; }));
   GIVES(cudaErrorInvalidValue, cudaMemset2DAsync(target(), kWidth - 1, 1, kWidth, kRows, stream_));
   GIVES(cudaErrorInvalidMemcpyDirection, copy(static_cast<cudaMemcpyKind>(7)));
   GIVES(cudaSuccess, cudaMemcpy2DAsync(target(), kPitch, source(), kPitch, 0, kRows, cudaMemcpyDefault, stream_));
@@ -425,7 +460,9 @@ TEST_F(RuntimeRules, LargeSharedMemoryIsOptedInTo) {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   };
   GIVES(cudaErrorInvalidValue, allow(most + 1));
+  GIVES(cudaErrorInvalidValue, cudaPeekAtLastError());
   GIVES(cudaSuccess, allow(kWanted));
+  GIVES(cudaSuccess, cudaPeekAtLastError());  // It forgets the last error.
   GIVES(cudaSuccess, launch_with(kWanted));
   GIVES(cudaErrorInvalidValue, launch_with(kWanted + 16));
   cudaFuncAttributes attributes = {};
