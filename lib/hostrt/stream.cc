@@ -56,15 +56,24 @@ cudaError_t query(const Call& call, cudaStream_t handle) {
   return is_idle(call.state, *stream) ? cudaSuccess : cudaErrorNotReady;
 }
 
-template <typename Value, typename Read>
-[[gnu::always_inline]] inline cudaError_t read(Function function, cudaStream_t handle, Value* out, Read&& value_of) {
+// `admit(state, stream)` says what a capture makes of the call.
+template <typename Value, typename Admit, typename Read>
+[[gnu::always_inline]] inline cudaError_t read(Function function, cudaStream_t handle, Value* out, Admit&& admit,
+                                               Read&& value_of) {
   return enter(function, [&](const Call& call) {
-    const Stream* stream = find_stream(call, handle);
+    Stream* const stream = find_stream(call, handle);
     if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+    if (const cudaError_t error = admit(call.state, *stream); error != cudaSuccess) return error;
     if (out == nullptr) return cudaErrorInvalidValue;
     *out = value_of(*stream);
     return cudaSuccess;
   });
+}
+
+cudaError_t admit_always(State&, Stream&) { return cudaSuccess; }
+cudaError_t admit_as_work(State& state, Stream& stream) {
+  Capture* capture = nullptr;
+  return admit_work(state, stream, &capture);
 }
 
 }  // namespace
@@ -100,36 +109,24 @@ cudaError_t CUDARTAPI cudaStreamQuery(cudaStream_t stream) {
 }
 
 cudaError_t CUDARTAPI cudaStreamGetPriority(cudaStream_t hStream, int* priority) {
-  return enter(Function::kStreamGetPriority, [&](const Call& call) {
-    Stream* const stream = find_stream(call, hStream);
-    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-    Capture* capture = nullptr;
-    if (const cudaError_t error = admit_work(call.state, *stream, &capture); error != cudaSuccess) return error;
-    if (priority == nullptr) return cudaErrorInvalidValue;
-    *priority = stream->priority;
-    return cudaSuccess;
-  });
+  return read(Function::kStreamGetPriority, hStream, priority, admit_as_work,
+              [](const Stream& stream) { return stream.priority; });
 }
 
 cudaError_t CUDARTAPI cudaStreamGetFlags(cudaStream_t hStream, unsigned int* flags) {
-  return enter(Function::kStreamGetFlags, [&](const Call& call) {
-    Stream* const stream = find_stream(call, hStream);
-    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-    if (const cudaError_t error = refuse_capture(call.state, *stream); error != cudaSuccess) return error;
-    if (flags == nullptr) return cudaErrorInvalidValue;
-    *flags = stream->flags;
-    return cudaSuccess;
-  });
+  return read(Function::kStreamGetFlags, hStream, flags, refuse_capture,
+              [](const Stream& stream) { return stream.flags; });
 }
 
 #if CUDART_VERSION >= 12080
 cudaError_t CUDARTAPI cudaStreamGetDevice(cudaStream_t hStream, int* device) {
-  return read(Function::kStreamGetDevice, hStream, device, [](const Stream& stream) { return stream.device; });
+  return read(Function::kStreamGetDevice, hStream, device, refuse_capture,
+              [](const Stream& stream) { return stream.device; });
 }
 #endif
 
 cudaError_t CUDARTAPI cudaStreamGetId(cudaStream_t hStream, unsigned long long* streamId) {
-  return read(Function::kStreamGetId, hStream, streamId, [](const Stream& stream) { return stream.id; });
+  return read(Function::kStreamGetId, hStream, streamId, admit_always, [](const Stream& stream) { return stream.id; });
 }
 
 }  // extern "C"
