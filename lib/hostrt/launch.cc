@@ -50,13 +50,12 @@ cudaError_t launch(const Call& call, const LaunchRequest& request) {
                                   max_shared_bytes(call.state, *params.kernel, params.device));
   if (error != cudaSuccess) {
     if (capture != nullptr) invalidate(call.state, *capture);
-    const auto is_cooperative = [](const cudaLaunchAttribute& attribute) {
-      return attribute.id == cudaLaunchAttributeCooperative && attribute.val.cooperative != 0;
-    };
-    const bool has_room =
-        !std::any_of(request.attributes, request.attributes + request.attribute_count, is_cooperative);
+    const bool is_cooperative = std::any_of(
+        request.attributes, request.attributes + request.attribute_count, [](const cudaLaunchAttribute& attribute) {
+          return attribute.id == cudaLaunchAttributeCooperative && attribute.val.cooperative != 0;
+        });
     const bool has_shape = check_shape(request.grid, request.block, 0, 0) == cudaSuccess;
-    return capture != nullptr || has_room || !has_shape ? error : cudaErrorCooperativeLaunchTooLarge;
+    return capture == nullptr && is_cooperative && has_shape ? cudaErrorCooperativeLaunchTooLarge : error;
   }
   if (request.arguments == nullptr && request.extra == nullptr && !params.kernel->parameters.empty()) {
     return call.misuse(cudaErrorInvalidValue, params.kernel->name + " launched without its arguments");
