@@ -165,7 +165,7 @@ bool Executable::has_its_memory(const unsigned char* values) {
     const SlotNode* const node = copy.has_ids() ? slots_.node(copy.node) : nullptr;
     if (node != nullptr && values != nullptr && slots_.differs(*node, values)) return true;
     if (is_there(copy.dst, copy.dst_id) && is_there(copy.src, copy.src_id)) return true;
-    if (node == nullptr) return false;
+    if (node == nullptr || copy.is_of_device) return false;
     copy.is_known = false;
     has_unknown_copies_ = true;
     return true;

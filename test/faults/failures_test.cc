@@ -185,7 +185,7 @@ TEST_F(FailuresTest, ALaunchThatFailsBehindAPatchIsNoHitAfterwards) {
   EXPECT_FALSE(run(host.data()).ok());
   hostrt::clear_failures();
   CUDA_OK(cudaHostUnregister(host.data()));
-  EXPECT_RUN(kEager, run(host.data()));
+  EXPECT_RUN(kRestored, run(host.data()));
   EXPECT_EQ(to.read(), std::vector<int>(4, 2));
 }
 

@@ -48,7 +48,7 @@ TEST_F(RuntimeRules, LaunchesThatCannotBeAreRefused) {
   cudaLaunchAttribute cooperative = {};
   cooperative.id = cudaLaunchAttributeCooperative;
   cooperative.val.cooperative = 1;
-  const cudaLaunchConfig_t config = {1, 1, 1 << 20, stream_, &cooperative, 1};
+  const cudaLaunchConfig_t config = {1, 32, 1 << 20, stream_, &cooperative, 1};
   GIVES(cudaErrorCooperativeLaunchTooLarge,
         cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(count_threads), arguments));
   cudaLaunchAttributeValue cluster = {};
