@@ -762,6 +762,8 @@ DEFECTS = [
            ("failures",)),
     Defect("another size does not ask for the memory of a copy", "!before->is_known || before->has_ids();",
            "!before->is_known;", ("host_memory",)),
+    Defect("a device's copy of memory that became pageable runs directly", "if (node == nullptr || copy.is_of_device) return false;",
+           "if (node == nullptr) return false;", ("failures",)),
     Defect("other memory of a slot makes an executable anew", "if (node == nullptr || copy.is_of_device) return false;", "return false;",
            ("host_memory",)),
     Defect("the place of a slot's memory is asked for when it may be gone", "slot != nullptr && slot->*of_slot != kUnknownMemory",
