@@ -59,7 +59,7 @@ void DeviceMemory::give(Pieces::iterator piece) noexcept {
 
 CallResult DeviceMemory::scratch(int device, unsigned char** out) {
   MutexLock lock(mutex_);
-  Piece& piece = scratch_[device];
+  Piece& piece = scratch_[std::max(device, kHostMemory)];
   std::uint64_t context = 0;
   CallResult done;
   if (is_far(device)) done = find_context(device, &context);  // It may have been reset.

@@ -24,7 +24,7 @@
 
 namespace graphcache {
 
-// Stand for host memory where a device number is expected, and for memory that was not asked for.
+// Where a device number is expected, these stand for host memory, pageable memory, and memory that was not asked for.
 inline constexpr int kHostMemory = -1, kPageableMemory = -2, kUnknownMemory = -3;
 
 // Shared by a cache and the blocks that it has taken, which may outlive the cache. Thread-safe.

@@ -43,11 +43,19 @@ bool applies_nothing(cudaError_t error) {
 
 constexpr const char *kSetsCopy = "cudaGraphExecMemcpyNodeSetParams1D", *kSetsSet = "cudaGraphExecMemsetNodeSetParams";
 
+bool is_of_graph(const Content& content, const void* memory) {
+  const auto at = reinterpret_cast<std::uintptr_t>(memory);
+  return std::ranges::any_of(content.allocated, [&](const AddressRange& own) { return own.contains(at); });
+}
+
 // Whether an instantiation makes this copy one of the device's (docs/semantics.md). Such a copy must never be one of
 // pageable memory. Any other must not be launched once other memory is at its addresses.
-bool is_of_device(const cudaMemcpy3DParms& copy) {
+bool becomes_devices(const cudaMemcpy3DParms& copy, const Content& content) {
   if (copy.dstPtr.ptr == nullptr || copy.srcPtr.ptr == nullptr) return false;  // To or from an array.
-  const cudaMemoryType to = PointerAttributes(copy.dstPtr.ptr).type, from = PointerAttributes(copy.srcPtr.ptr).type;
+  const auto type_of = [&](const void* end) {
+    return is_of_graph(content, end) ? cudaMemoryTypeDevice : PointerAttributes(end).type;
+  };
+  const cudaMemoryType to = type_of(copy.dstPtr.ptr), from = type_of(copy.srcPtr.ptr);
   const auto any_is = [&](cudaMemoryType type) { return to == type || from == type; };
   const auto is_kind = [&](cudaMemcpyKind a, cudaMemcpyKind b) { return copy.kind == a || copy.kind == b; };
   if (any_is(cudaMemoryTypeUnregistered)) return false;
@@ -108,26 +116,29 @@ CallResult Executable::instantiate(Template& base, std::shared_ptr<const Content
   return done;
 }
 
-// The id of the allocation at an address, HeldCopy::kPageable if there is none, or 0 for that of an array.
+// The id of the allocation at an address, or HeldCopy::kPageable if there is none.
 std::uint64_t Executable::id_at(const void* end) {
-  if (end == nullptr) return 0;
   const std::uint64_t id = allocation_at(reinterpret_cast<std::uintptr_t>(end)).id;
   return id != 0 ? id : HeldCopy::kPageable;
 }
 
-Executable::HeldCopy Executable::held(std::uint32_t node, bool is_of_device, const void* dst, const void* src) {
+// Memory of the graph is the device's to the driver. The runtime does not know it until a launch has allocated it.
+Executable::HeldCopy Executable::held(const Content& content, std::uint32_t node, bool is_of_device, const void* dst,
+                                      const void* src) {
   HeldCopy copy{node, is_of_device, false, dst, src};
+  const auto is_asked = [&](const void* end) { return end != nullptr && !is_of_graph(content, end); };
   if (is_of_device) {
     const PointerAttributes to(dst), from(src);
-    const auto is_pageable = [](const PointerAttributes& at) {
-      return at.is_pageable() || at.query.error != cudaSuccess;
+    const auto is_pageable = [&](const void* end, const PointerAttributes& at) {
+      return is_asked(end) && (at.is_pageable() || at.query.error != cudaSuccess);
     };
-    copy.is_pageable = is_pageable(to) || is_pageable(from);
-    const bool is_near = to.device == from.device;
-    if (!copy.is_pageable && is_near && to.type != cudaMemoryTypeHost && from.type != cudaMemoryTypeHost) return copy;
+    copy.is_pageable = is_pageable(dst, to) || is_pageable(src, from);
+    const bool is_far = is_asked(dst) && is_asked(src) && to.device != from.device;
+    const bool is_of_host = to.type == cudaMemoryTypeHost || from.type == cudaMemoryTypeHost;
+    if (!copy.is_pageable && !is_far && !is_of_host) return copy;
   }
-  copy.dst_id = id_at(dst);
-  copy.src_id = id_at(src);
+  if (is_asked(dst)) copy.dst_id = id_at(dst);
+  if (is_asked(src)) copy.src_id = id_at(src);
   return copy;
 }
 
@@ -137,19 +148,14 @@ CallResult Executable::copies_of(const Template& graph, const Content& content, 
     cudaMemcpy3DParms copy = {};
     const CallResult read{"cudaGraphMemcpyNodeGetParams", cudaGraphMemcpyNodeGetParams(node, &copy)};
     const std::size_t i = out->size();
-    HeldCopy now = held(index, i < copies_.size() ? copies_[i].is_of_device : is_of_device(copy), copy.dstPtr.ptr,
-                        copy.srcPtr.ptr);
-    // That is memory of the graph, which a launch may allocate.
-    for (std::uint64_t* const id : {&now.dst_id, &now.src_id}) {
-      if (content.allocates && *id == HeldCopy::kPageable) *id = 0;
-    }
-    out->push_back(now);
+    const bool is_of_device = i < copies_.size() ? copies_[i].is_of_device : becomes_devices(copy, content);
+    out->push_back(held(content, index, is_of_device, copy.dstPtr.ptr, copy.srcPtr.ptr));
     return read;
   });
 }
 
 void Executable::note_copies() {
-  copies_host_memory_ = std::ranges::any_of(copies_, &HeldCopy::has_ids);
+  asks_for_memory_ = std::ranges::any_of(copies_, &HeldCopy::has_ids);
   has_unknown_copies_ = !std::ranges::all_of(copies_, &HeldCopy::is_known);
 }
 
@@ -159,7 +165,7 @@ Executable::HeldCopy* Executable::held_copy(const SlotNode& node) {
 }
 
 bool Executable::has_its_memory(const unsigned char* values) {
-  if (!copies_host_memory_) return true;
+  if (!asks_for_memory_) return true;
   const auto is_there = [](const void* end, std::uint64_t id) { return id == 0 || id_at(end) == id; };
   return std::ranges::all_of(copies_, [&](HeldCopy& copy) {
     const SlotNode* const node = copy.has_ids() ? slots_.node(copy.node) : nullptr;
@@ -313,7 +319,7 @@ CallResult Executable::set_memcpy(const SlotNode& node) {
     HeldCopy now{node.index, before->is_of_device, false, copy.dst, copy.src};
     now.is_known = false;
     const bool asks = moves ? now.is_of_device : !before->is_known || before->has_ids();
-    if (asks) now = held(node.index, now.is_of_device, copy.dst, copy.src);
+    if (asks) now = held(*content_, node.index, now.is_of_device, copy.dst, copy.src);
     // The call would succeed, and the launch would destroy the context (docs/semantics.md).
     if (now.is_of_device && now.is_pageable) return {kSetsCopy, cudaErrorInvalidValue, /*latches=*/false};
     if (moves || asks) *before = now;

@@ -70,12 +70,12 @@ class Executable {
   // freed, and other memory may have its address: an instantiation of such a graph, or an update from it, may crash
   // (docs/semantics.md). After a failure, the graph must be renewed before it is used.
   static CallResult renew(Template* graph, const Content& content, const detail::Call& call, DeviceMemory& memory);
-  // Whether the memory of copies from or to the host is that which they were set with, unless these values, if any,
-  // change it. If other memory has its address, a launch would lose the context (docs/semantics.md). If it is that of a
-  // slot, the next patch sets the copy anew.
+  // Whether the memory of copies is that which they were set with, where other memory would lose the context
+  // (docs/semantics.md), unless these values, if any, change it. Other memory of a slot does not count if the next
+  // patch can set the copy anew: it does so then.
   bool has_its_memory(const unsigned char* values);
   // Whether that must be asked before each launch.
-  bool copies_host_memory() const { return copies_host_memory_ || has_unknown_copies_; }
+  bool asks_for_memory() const { return asks_for_memory_ || has_unknown_copies_; }
 
   // Updates a plain executable to a sibling's content, whose graph this is, and to the call's values. After a failure
   // it must not be launched again, unless it is whole.
@@ -111,16 +111,16 @@ class Executable {
     bool is_of_device = false;  // By the memory at the instantiation, for good.
     bool is_pageable = false;   // Whether an end is in pageable memory.
     const void *dst = nullptr, *src = nullptr;
-    // The ids of their allocations, kPageable if there is none, or 0 if the driver finds other memory there by itself.
+    // The ids of their allocations, kPageable if there is none, or 0 if they are not asked for.
     static constexpr std::uint64_t kPageable = UINT64_MAX;
     std::uint64_t dst_id = 0, src_id = 0;
-    // If not, its memory was not asked for when a patch moved it: most copies that move do so in each run. Or it has
-    // other memory now. A run that does not move it sets it again.
+    // If not, the next patch sets it again and asks for its memory: a patch has moved it without that, because most
+    // copies that move do so in each run, or other memory is there.
     bool is_known = true;
     bool has_ids() const { return dst_id != 0 || src_id != 0; }
   };
   static std::uint64_t id_at(const void* end);
-  static HeldCopy held(std::uint32_t node, bool is_of_device, const void* dst, const void* src);
+  static HeldCopy held(const Content& content, std::uint32_t node, bool is_of_device, const void* dst, const void* src);
   void note_copies();  // Sets what is known of all of `copies_`.
   HeldCopy* held_copy(const SlotNode& node);
   CallResult copies_of(const Template& graph, const Content& content, std::vector<HeldCopy>* out) const;
@@ -158,7 +158,7 @@ class Executable {
   // The content's slots with fields made from `values_`, except those that an updater node writes.
   Slots slots_;
   std::vector<HeldCopy> copies_;
-  bool copies_host_memory_ = false, has_unknown_copies_ = false;
+  bool asks_for_memory_ = false, has_unknown_copies_ = false;
   std::vector<unsigned char> values_;
   bool is_of_values_ = true;  // If not, copies and sets have other values: those of their graph.
 

@@ -37,6 +37,7 @@ class Inspection {
     return {};
   }
 
+  const std::vector<AddressRange>& allocated() const { return allocated_; }
   bool has_memory_nodes() const { return !allocated_.empty() || !freed_.empty(); }
   // Whether a node that was read allocates memory that none of them frees. An address may be allocated and freed more
   // than once.
@@ -167,8 +168,8 @@ absl::Status inspect(Template& graph, const void* place, Content* content) {
   Inspection inspection(place, content);
   absl::Status status = inspection.read(graph.nodes).status();
   if (status.ok() && !inspection.has_memory_nodes()) status = graph.order_sinks().status();
-  content->allocates = inspection.has_memory_nodes();
   content->leaves_memory = inspection.leaves_memory();
+  content->allocated = inspection.allocated();
   return place == nullptr || !status.ok() ? status : inspection.unfit();
 }
 

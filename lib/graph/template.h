@@ -204,7 +204,7 @@ struct Content : NodeContents {
   bool finds_values = false;                 // Whether its slots are not `fn`'s, but found (found_values.h).
   bool is_settled = true;                    // Whether all of these values that have ever changed are found.
   std::vector<AddressRange> ranges;          // The allocation that each of them was in at the capture.
-  bool allocates = false;                    // Whether a node allocates memory.
+  std::vector<AddressRange> allocated;       // What its nodes allocate.
   bool leaves_memory = false;                // Whether none frees it.
   std::vector<KeptMemory> kept_memory;
   std::weak_ptr<Objects> kept;  // Null if the graph keeps nothing.

@@ -17,8 +17,9 @@ cudaError_t CUDARTAPI cudaGraphAddChildGraphNode(cudaGraphNode_t* pGraphNode, cu
         if (child == nullptr) return cudaErrorInvalidValue;
         if (child == &parent) return call.misuse(cudaErrorInvalidValue, "a graph as its own child: the driver crashes");
         // "If childGraph contains allocation nodes, free nodes, or conditional nodes, this call will return an error."
-        // So do handles without a node.
-        if (has_memory_nodes(*child) || !child->conditions.empty()) return cudaErrorNotSupported;
+        // A handle without a node counts as well.
+        const bool has_conditions = has_conditional_nodes(*child) || !child->conditions.empty();
+        if (has_memory_nodes(*child) || has_conditions) return cudaErrorNotSupported;
         *params = ChildParams{&clone_graph(call.state, *child), nullptr};
         return cudaSuccess;
       },

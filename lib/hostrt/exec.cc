@@ -216,7 +216,7 @@ cudaError_t instantiate(const Call& call, cudaGraphExec_t* out, cudaGraph_t hand
   if (program == nullptr) return cudaErrorInvalidValue;
   const bool is_only_one = allows_one_executable(*graph);
   if (is_only_one && has_only_executable(call.state, handle)) return cudaErrorNotSupported;
-  // Then those count as well that were made when the graph had no conditional nodes.
+  // This counts also those that were made before the graph had conditional nodes.
   if (has_conditional_nodes(*graph) && has_executable(call.state, handle)) return cudaErrorNotSupported;
 
   auto owned = std::make_unique<Executable>();

@@ -70,7 +70,7 @@ cudaError_t remove_node(const Call& call, cudaGraphNode_t handle) {
   if (const cudaError_t error = admit_removal(*node->graph); error != cudaSuccess) return error;
   const auto* kernel = std::get_if<KernelParams>(&node->params);
   if (kernel != nullptr && is_device_updatable(*kernel)) return cudaErrorNotSupported;
-  // Its handle has no node then.
+  // Its handle is without a node from now on.
   if (auto* conditional = std::get_if<ConditionalParams>(&node->params)) conditional->condition->has_node = false;
   destroy_node(call.state, *node);
   return cudaSuccess;

@@ -54,6 +54,7 @@ cudaError_t launch(const Call& call, const LaunchRequest& request) {
         request.attributes, request.attributes + request.attribute_count, [](const cudaLaunchAttribute& attribute) {
           return attribute.id == cudaLaunchAttributeCooperative && attribute.val.cooperative != 0;
         });
+    // Then only the shared memory is too large.
     const bool has_shape = check_shape(request.grid, request.block, 0, 0) == cudaSuccess;
     return capture == nullptr && is_cooperative && has_shape ? cudaErrorCooperativeLaunchTooLarge : error;
   }

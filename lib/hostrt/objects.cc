@@ -30,6 +30,9 @@ void set_place(CopyParams& copy, const Place& place) {
   copy.from = place;
   copy.destination_id = allocation_id(state(), copy.destination);
   copy.source_id = allocation_id(state(), copy.source);
+  const std::optional<int> to = device_of_memory(state(), copy.destination);
+  const std::optional<int> from = device_of_memory(state(), copy.source);
+  copy.is_far = to && from && *to != *from;
 }
 
 void set_place(NodeParams& params, const Place& place) {

@@ -71,6 +71,7 @@ struct CopyParams {
   Place from = {};  // the call that set these parameters
   // The allocations that both ends were in then, or 0 for memory that keeps its mapping when it is given out again.
   unsigned long long destination_id = 0, source_id = 0;
+  bool is_far = false;  // whether they were of two devices
   // Whether the instantiation has made it a copy of the device's. Patches and updates do not change that. Empty outside
   // of executables.
   std::optional<bool> is_of_device = {};

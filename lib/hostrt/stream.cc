@@ -56,7 +56,7 @@ cudaError_t query(const Call& call, cudaStream_t handle) {
   return is_idle(call.state, *stream) ? cudaSuccess : cudaErrorNotReady;
 }
 
-// `admit(state, stream)` says what a capture makes of the call.
+// `admit(state, stream)` returns an error if a capture forbids the call.
 template <typename Value, typename Admit, typename Read>
 [[gnu::always_inline]] inline cudaError_t read(Function function, cudaStream_t handle, Value* out, Admit&& admit,
                                                Read&& value_of) {

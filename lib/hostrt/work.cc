@@ -147,10 +147,7 @@ class Runner {
   bool loses_context(const CopyParams& copy) const {
     const bool is_of_device = *copy.is_of_device;
     if (is_of_device && (is_pageable(state_, copy.destination) || is_pageable(state_, copy.source))) return true;
-    const std::optional<int> to = device_of_memory(state_, copy.destination);
-    const std::optional<int> from = device_of_memory(state_, copy.source);
-    const bool is_far = to && from && *to != *from;
-    return (!is_of_device || is_far) &&
+    return (!is_of_device || copy.is_far) &&
            (is_other(state_, copy.destination, copy.destination_id) || is_other(state_, copy.source, copy.source_id));
   }
 

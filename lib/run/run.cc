@@ -267,7 +267,7 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome) {
   // updater node and the memory of copies must be checked before each launch, and cudaStreamPerThread is another stream
   // in each thread.
   const bool is_ready =
-      executable.updated() == nullptr && stream_ != cudaStreamPerThread && !executable.copies_host_memory();
+      executable.updated() == nullptr && stream_ != cudaStreamPerThread && !executable.asks_for_memory();
   entry_->exec = is_ready ? executable.exec() : nullptr;
   entry_->ready_on = stream_;
   entry_->values = executable.values();

@@ -32,7 +32,7 @@ template <class F>
 class ReusedMemory {
  public:
   explicit ReusedMemory(bool is_managed) : is_managed_(is_managed) {
-    mallopt(M_MMAP_THRESHOLD, kBytes);  // Of hostrt's memory, each is a mapping.
+    mallopt(M_MMAP_THRESHOLD, kBytes);  // On hostrt, too, each allocation is a mapping then.
     memory_ = allocate();
   }
   ~ReusedMemory() { cudaFree(memory_); }

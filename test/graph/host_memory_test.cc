@@ -412,6 +412,38 @@ TEST_F(HostMemoryCopiesTest, MemoryThatTheGraphAllocatesIsCopiedByGraphs) {
   }
 }
 
+// To the driver it is the device's from the first. Other memory is what it is also in a graph that allocates.
+TEST_F(HostMemoryCopiesTest, MemoryBesideThatOfTheGraphIsAskedFor) {
+  Pages pages(4096);
+  float* const memory = pages.as<float>();
+  DeviceBuffer<float> on_device(kSize);
+  for (const bool uses_own : {false, true}) {
+    SCOPED_TRACE(uses_own);
+    Cache cache;
+    float value = 0;
+    const auto run = [&](float* from) {
+      CUDA_OK(cudaMemcpy(from, std::vector<float>(kSize, ++value).data(), data.bytes(), cudaMemcpyDefault));
+      const auto outcome = cache.run(key("k"), stream, params(from), [&](Recorder& rec, Slot<float*> slot) {
+        float* own = nullptr;
+        CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&own), data.bytes(), rec.stream()));
+        rec.memcpy(uses_own ? own : data.get(), slot, data.bytes(), cudaMemcpyDefault);
+        if (uses_own) rec.memcpy(data.get(), own, data.bytes());
+        CUDA_OK(cudaFreeAsync(own, rec.stream()));
+      });
+      EXPECT_EQ(data.read(), std::vector<float>(kSize, value));
+      return outcome;
+    };
+    for (int i = 0; i < 2; ++i) EXPECT_SUCCESS(run(uses_own ? on_device.get() : memory));
+    if (uses_own) {
+      EXPECT_RUN(kEager, run(memory));
+    }
+    CUDA_OK(cudaHostRegister(memory, pages.bytes(), cudaHostRegisterDefault));
+    for (int i = 0; i < 2; ++i) EXPECT_SUCCESS(run(memory));
+    CUDA_OK(cudaHostUnregister(memory));
+    EXPECT_SUCCESS(run(memory));
+  }
+}
+
 // What fn frees before it returns is gone when the graph is launched.
 TEST_F(HostMemoryCopiesTest, PinnedMemoryThatFnFreesIsReadWhileItExists) {
   for (const cudaStreamCaptureMode mode : {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed}) {

@@ -49,8 +49,10 @@ TEST_F(RuntimeRules, LaunchesThatCannotBeAreRefused) {
   cooperative.id = cudaLaunchAttributeCooperative;
   cooperative.val.cooperative = 1;
   const cudaLaunchConfig_t config = {1, 32, 1 << 20, stream_, &cooperative, 1};
+  int* out = ints();
+  void* valid[] = {&out};
   GIVES(cudaErrorCooperativeLaunchTooLarge,
-        cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(count_threads), arguments));
+        cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(count_threads), valid));
   cudaLaunchAttributeValue cluster = {};
   cluster.clusterDim = {3, 1, 1};
   const cudaGraph_t graph = capture([this] { OK(launch(count_threads, 2, 1, stream_, ints())); });
