@@ -11,6 +11,21 @@
 namespace graphcache::hostrt {
 namespace {
 
+// What a capture follows. Here a node may be named twice.
+cudaError_t read_followed(const Call& call, const Graph& graph, const cudaGraphNode_t* nodes,
+                          const cudaGraphEdgeData* data, std::size_t count, std::vector<Edge>* edges) {
+  if (nodes == nullptr && count != 0) return cudaErrorInvalidValue;
+  std::set<cudaGraphNode_t> seen;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!seen.insert(nodes[i]).second) continue;
+    std::vector<Edge> one;
+    const cudaError_t error = read_dependencies(call, graph, nodes + i, data != nullptr ? data + i : nullptr, 1, &one);
+    if (error != cudaSuccess) return error;
+    edges->push_back(one.front());
+  }
+  return cudaSuccess;
+}
+
 // Begins a capture into a new graph, or into the given graph behind the given nodes.
 template <typename Behind>
 cudaError_t begin(const Call& call, cudaStream_t handle, cudaStreamCaptureMode mode, Graph* graph,
@@ -45,19 +60,8 @@ cudaError_t begin_to_graph(const Call& call, cudaStream_t handle, cudaGraph_t gr
   Graph* const graph = find_graph(call, graph_handle);
   if (graph == nullptr) return cudaErrorInvalidValue;
   if (graph->capture != nullptr) return cudaErrorIllegalState;
-  return begin(call, handle, mode, graph, [&](std::vector<Edge>* edges) {
-    // Here a node may be named twice.
-    std::set<cudaGraphNode_t> seen;
-    for (std::size_t i = 0; i < count; ++i) {
-      if (dependencies == nullptr || !seen.insert(dependencies[i]).second) continue;
-      std::vector<Edge> one;
-      const auto* const its = data != nullptr ? &data[i] : nullptr;
-      const cudaError_t error = read_dependencies(call, *graph, &dependencies[i], its, 1, &one);
-      if (error != cudaSuccess) return error;
-      edges->push_back(one.front());
-    }
-    return count != 0 && dependencies == nullptr ? cudaErrorInvalidValue : cudaSuccess;
-  });
+  return begin(call, handle, mode, graph,
+               [&](std::vector<Edge>* edges) { return read_followed(call, *graph, dependencies, data, count, edges); });
 }
 
 // All captured work must lead to the end of the origin stream; other work would be lost.
@@ -167,13 +171,14 @@ cudaError_t update_dependencies(const Call& call, cudaStream_t handle, const cud
                                 const cudaGraphEdgeData* data, std::size_t count, unsigned flags) {
   Stream* stream = find_stream(call, handle);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  if (conflicts_with_legacy(call.state, *stream, false)) return cudaErrorStreamCaptureImplicit;
   if (stream->capture == nullptr) return cudaErrorIllegalState;
   if (stream->capture->invalidated) return cudaErrorStreamCaptureInvalidated;
   if (flags != cudaStreamAddCaptureDependencies && flags != cudaStreamSetCaptureDependencies) {
     return cudaErrorInvalidValue;
   }
   std::vector<Edge> edges;
-  const cudaError_t error = read_dependencies(call, *stream->capture->graph, nodes, data, count, &edges);
+  const cudaError_t error = read_followed(call, *stream->capture->graph, nodes, data, count, &edges);
   if (error != cudaSuccess) return error;
   if (flags == cudaStreamSetCaptureDependencies) stream->next.clear();
   for (const Edge& edge : edges) {

@@ -141,7 +141,7 @@ void add_conditions(const Program& program, ConditionStart* start) {
   for (const ProgramNode& node : program.nodes) {
     const auto* conditional = std::get_if<ConditionalParams>(&node.params);
     if (conditional == nullptr) continue;
-    if (conditional->condition->assigns_default) start->conditions.push_back(conditional->condition);
+    start->conditions.push_back(conditional->condition);
     for (const auto& body : conditional->programs) add_conditions(*body, start);
   }
 }
@@ -153,6 +153,7 @@ bool set_conditional(cudaGraphConditionalHandle handle, unsigned value) {
   const auto condition = found != world.conditions.end() ? found->second.lock() : nullptr;
   if (condition == nullptr) return false;
   condition->value = value;
+  condition->is_set = true;
   return true;
 }
 

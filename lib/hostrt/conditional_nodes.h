@@ -24,6 +24,7 @@ struct Condition {
   bool assigns_default = false;  // each launch begins with the default value
   bool has_node = false;
   unsigned value = 0;
+  bool is_set = false;  // in this launch, by its default or a kernel
 };
 
 // Calls visit(graph) for each graph inside the node: its child graph or its bodies.
@@ -50,7 +51,7 @@ void forget_body(Graph& graph);
 // The number of the body that runs next, or the number of bodies if none does.
 std::size_t chosen_body(const ConditionalParams& params);
 
-// Adds the conditions of the program's nodes and of their bodies that get their default value at each launch.
+// Adds the conditions of the program's nodes and of their bodies.
 void add_conditions(const Program& program, ConditionStart* start);
 
 }  // namespace graphcache::hostrt

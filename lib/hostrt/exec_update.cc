@@ -250,6 +250,7 @@ cudaError_t set_child(const Call& call, cudaGraphExec_t handle, cudaGraphNode_t 
   const Graph* graph = find_graph(call, graph_handle);
   const Executable* executable = find_executable(call, handle);
   if (graph == nullptr || executable == nullptr) return cudaErrorInvalidValue;
+  if (has_memory_nodes(*graph) || has_conditional_nodes(*graph)) return cudaErrorGraphExecUpdateFailure;
   return patch<ChildParams>(call, handle, node, [&](ChildParams& child) {
     Plan plan;
     const Refusal refusal = make_plan(*child.program, *graph, executable->flags, &plan);

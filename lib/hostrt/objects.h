@@ -247,7 +247,7 @@ struct LaunchStart {
   bool is_early;  // the upload may not be complete
 };
 
-// Runs before the nodes of a launch and sets the conditions to their default values (conditional_nodes.h).
+// Runs before the nodes of a launch and gives the conditions their values of the launch's begin (conditional_nodes.h).
 struct ConditionStart {
   std::vector<std::shared_ptr<Condition>> conditions;
 };

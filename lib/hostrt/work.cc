@@ -93,6 +93,10 @@ class Runner {
   void operator()(const ConditionalParams& node) {
     const bool is_loop = node.type == cudaGraphCondTypeWhile;
     do {
+      if (!node.condition->is_set) {
+        report_misuse(state_, state_.endings.here,
+                      "nothing has set the condition of a node in this launch: the context may be lost");
+      }
       const std::size_t body = chosen_body(node);
       if (body >= node.programs.size()) return;
       (*this)(GraphRun{node.programs[body]});
@@ -135,7 +139,10 @@ class Runner {
 
   void operator()(const LaunchStart& start) { run_start(state_, start); }
   void operator()(const ConditionStart& start) {
-    for (const auto& condition : start.conditions) condition->value = condition->default_value;
+    for (const auto& condition : start.conditions) {
+      condition->value = condition->assigns_default ? condition->default_value : 0;
+      condition->is_set = condition->assigns_default;
+    }
   }
 
   // Marks and waits do nothing when executed.

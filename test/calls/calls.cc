@@ -245,8 +245,9 @@ class Calls : World {
     p.type = cudaGraphNodeTypeConditional;
     p.conditional.type = shown("kind", one_in(3)) ? cudaGraphCondTypeSwitch : cudaGraphCondTypeIf;
     p.conditional.size = static_cast<unsigned>(size("size", 3));
-    const unsigned flags = number("default", 2) * cudaGraphCondAssignDefault;
-    if (!report(cudaGraphConditionalHandleCreate(&p.conditional.handle, g, number("value", 2), flags))) return;
+    // Nothing sets the condition, so it needs a default.
+    constexpr unsigned kDefault = cudaGraphCondAssignDefault;
+    if (!report(cudaGraphConditionalHandleCreate(&p.conditional.handle, g, number("value", 2), kDefault))) return;
     if (one_in(6) || !add_any_by(g, &p)) return;
     static constexpr int kTypes[] = {cudaGraphNodeTypeKernel, cudaGraphNodeTypeMemset, cudaGraphNodeTypeHost,
                                      cudaGraphNodeTypeEmpty, cudaGraphNodeTypeCount};

@@ -245,7 +245,8 @@ TEST_F(RecorderConditionalsTest, ManySlotsBesideANodeAreSetByTheHost) {
     node.type = cudaGraphNodeTypeConditional;
     node.conditional.type = cudaGraphCondTypeIf;
     node.conditional.size = 1;
-    CUDA_OK(cudaGraphConditionalHandleCreate(&node.conditional.handle, info.graph, 0, 0));
+    constexpr unsigned kFlags = cudaGraphCondAssignDefault;
+    CUDA_OK(cudaGraphConditionalHandleCreate(&node.conditional.handle, info.graph, 0, kFlags));
     cudaGraphNode_t added = nullptr;
     CUDA_OK(add_node(&added, info.graph, info.dependencies, info.dependency_count, &node));
     CUDA_OK(set_capture_dependency(on, added));
