@@ -437,9 +437,7 @@ bool ConditionalCalls::add_conditional(cudaStream_t stream, const Conditional& n
   if (info.status != cudaStreamCaptureStatusActive) return false;  // The end of the capture reports more.
   if (body() != nullptr && !body()->goes_on()) return false;
   const cudaGraph_t graph = body() != nullptr ? body()->graph() : info.graph;
-  // The default is never used. Without one, a launch behind another may lose the context (docs/semantics.md).
-  done = {"cudaGraphConditionalHandleCreate",
-          cudaGraphConditionalHandleCreate(&added->handle, graph, 0, cudaGraphCondAssignDefault)};
+  done = {"cudaGraphConditionalHandleCreate", cudaGraphConditionalHandleCreate(&added->handle, graph, 0, 0)};
   if (done.error != cudaSuccess) return refused(done);
   if (node.kind == ConditionalKind::kWhile && node.condition.is_slot() && r_.mode_ == Recording::Mode::kCapture) {
     DeviceMemory::Block kept;
