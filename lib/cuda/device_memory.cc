@@ -58,14 +58,15 @@ void DeviceMemory::give(Pieces::iterator piece) noexcept {
 }
 
 CallResult DeviceMemory::scratch(int device, unsigned char** out) {
+  device = std::max(device, kHostMemory);
   MutexLock lock(mutex_);
-  Piece& piece = scratch_[std::max(device, kHostMemory)];
+  Piece& piece = scratch_[device];
   std::uint64_t context = 0;
   CallResult done;
   if (is_far(device)) done = find_context(device, &context);  // It may have been reset.
   if (piece.at == nullptr || piece.context != context) {
     const LastErrorGuard last_error;  // A hit has no guard.
-    piece = {.bytes = 2, .of_host = device < 0};
+    piece = {.bytes = 2, .of_host = device == kHostMemory};
     const DeviceGuard current(piece.of_host ? device_ : device);
     if (done.error == cudaSuccess) done = current.result();
     if (done.error == cudaSuccess) done = allocate(&piece);

@@ -74,7 +74,7 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
 
   static CallResult allocate(Piece* piece);
   static void free(const Piece& piece);
-  bool is_far(int device) const { return device >= 0 && device != device_; }
+  bool is_far(int device) const { return device != kHostMemory && device != device_; }
   void give(Pieces::iterator piece) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
 
   const int device_;

@@ -43,17 +43,12 @@ bool applies_nothing(cudaError_t error) {
 
 constexpr const char *kSetsCopy = "cudaGraphExecMemcpyNodeSetParams1D", *kSetsSet = "cudaGraphExecMemsetNodeSetParams";
 
-bool is_of_graph(const Content& content, const void* memory) {
-  const auto at = reinterpret_cast<std::uintptr_t>(memory);
-  return std::ranges::any_of(content.allocated, [&](const AddressRange& own) { return own.contains(at); });
-}
-
 // Whether an instantiation makes this copy one of the device's (docs/semantics.md). Such a copy must never be one of
 // pageable memory. Any other must not be launched once other memory is at its addresses.
 bool becomes_devices(const cudaMemcpy3DParms& copy, const Content& content) {
   if (copy.dstPtr.ptr == nullptr || copy.srcPtr.ptr == nullptr) return false;  // To or from an array.
   const auto type_of = [&](const void* end) {
-    return is_of_graph(content, end) ? cudaMemoryTypeDevice : PointerAttributes(end).type;
+    return content.allocates(end) ? cudaMemoryTypeDevice : PointerAttributes(end).type;
   };
   const cudaMemoryType to = type_of(copy.dstPtr.ptr), from = type_of(copy.srcPtr.ptr);
   const auto any_is = [&](cudaMemoryType type) { return to == type || from == type; };
@@ -126,7 +121,7 @@ std::uint64_t Executable::id_at(const void* end) {
 Executable::HeldCopy Executable::held(const Content& content, std::uint32_t node, bool is_of_device, const void* dst,
                                       const void* src) {
   HeldCopy copy{node, is_of_device, false, dst, src};
-  const auto is_asked = [&](const void* end) { return end != nullptr && !is_of_graph(content, end); };
+  const auto is_asked = [&](const void* end) { return end != nullptr && !content.allocates(end); };
   if (is_of_device) {
     const PointerAttributes to(dst), from(src);
     const auto is_pageable = [&](const void* end, const PointerAttributes& at) {

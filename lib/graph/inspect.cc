@@ -37,15 +37,14 @@ class Inspection {
     return {};
   }
 
-  const std::vector<AddressRange>& allocated() const { return allocated_; }
-  bool has_memory_nodes() const { return !allocated_.empty() || !freed_.empty(); }
+  bool has_memory_nodes() const { return !content_.allocated.empty() || !freed_.empty(); }
   // Whether a node that was read allocates memory that none of them frees. An address may be allocated and freed more
   // than once.
   bool leaves_memory() {
     constexpr auto kBegin = &AddressRange::begin;
-    std::ranges::sort(allocated_, {}, kBegin);
+    std::ranges::sort(content_.allocated, {}, kBegin);
     std::ranges::sort(freed_, {}, kBegin);
-    return !std::ranges::includes(freed_, allocated_, {}, kBegin, kBegin);
+    return !std::ranges::includes(freed_, content_.allocated, {}, kBegin, kBegin);
   }
 
   absl::Status unfit() const {
@@ -89,7 +88,8 @@ class Inspection {
       case cudaGraphNodeTypeMemFree: {
         AddressRange memory;
         const CallResult done = node_memory(node, type, &memory);
-        if (done.error == cudaSuccess) (type == cudaGraphNodeTypeMemFree ? freed_ : allocated_).push_back(memory);
+        if (done.error == cudaSuccess)
+          (type == cudaGraphNodeTypeMemFree ? freed_ : content_.allocated).push_back(memory);
         return done;
       }
       case cudaGraphNodeTypeGraph: {
@@ -132,17 +132,13 @@ class Inspection {
       if (content_.slots.binding(slot_node, field) != nullptr || memory.ptr == nullptr) return;
       const std::size_t row = at.z * memory.ysize + at.y;
       const char* const begin = static_cast<const char*>(memory.ptr) + row * memory.pitch + at.x;
-      copies_pageable_ = copies_pageable_ || (!is_own(begin) && !is_kept(begin) && is_pageable_memory(begin));
+      // The runtime does not know memory of an earlier node before the first launch. A later node may have got the
+      // address of memory that fn has freed.
+      copies_pageable_ =
+          copies_pageable_ || (!content_.allocates(begin) && !is_kept(begin) && is_pageable_memory(begin));
     };
     add_raw(copy.srcPtr, copy.srcPos, offsetof(cudaMemcpy3DParms, srcPtr.ptr));
     add_raw(copy.dstPtr, copy.dstPos, offsetof(cudaMemcpy3DParms, dstPtr.ptr));
-  }
-
-  // Whether an earlier node allocates this memory, which the runtime does not know before the first launch. A later
-  // node may have got the address of memory that fn has freed.
-  bool is_own(const char* memory) const {
-    const auto at = reinterpret_cast<std::uintptr_t>(memory);
-    return std::ranges::any_of(allocated_, [&](const AddressRange& own) { return at - own.begin < own.size; });
   }
 
   bool is_kept(const void* memory) const {
@@ -156,7 +152,7 @@ class Inspection {
   bool copies_pageable_ = false;
   CallResult unread_;  // what the last node that could not be read has returned
   bool lends_to_host_function_ = false;
-  std::vector<AddressRange> allocated_, freed_;
+  std::vector<AddressRange> freed_;
 };
 
 }  // namespace
@@ -169,7 +165,6 @@ absl::Status inspect(Template& graph, const void* place, Content* content) {
   absl::Status status = inspection.read(graph.nodes).status();
   if (status.ok() && !inspection.has_memory_nodes()) status = graph.order_sinks().status();
   content->leaves_memory = inspection.leaves_memory();
-  content->allocated = inspection.allocated();
   return place == nullptr || !status.ok() ? status : inspection.unfit();
 }
 

@@ -190,6 +190,12 @@ using Objects = std::list<std::shared_ptr<const void>>;
 // What was captured. Shared by everything that holds or held it. It does not change, except that its nodes may be read
 // later by a thread with exclusive access to the template and to its executable, if there is one.
 struct Content : NodeContents {
+  // Whether it is memory that a node allocates.
+  bool allocates(const void* memory) const {
+    const auto at = reinterpret_cast<std::uintptr_t>(memory);
+    return std::ranges::any_of(allocated, [&](const AddressRange& own) { return at - own.begin < own.size; });
+  }
+
   std::uint64_t id = next_id();
   Key key;                                   // The key whose graph it is.
   std::uint64_t entry = 0;                   // EntryInfo::id of that key's entry.

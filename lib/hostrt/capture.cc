@@ -60,6 +60,11 @@ cudaError_t admit_work(State& state, Stream& stream, Capture** capture) {
   return conflicts_with_legacy(state, stream, true) ? cudaErrorStreamCaptureImplicit : cudaSuccess;
 }
 
+cudaError_t admit_as_work(State& state, Stream& stream) {
+  Capture* capture = nullptr;
+  return admit_work(state, stream, &capture);
+}
+
 cudaError_t refuse_capture(State& state, Stream& stream) {
   if (stream.capture != nullptr) {
     invalidate(state, *stream.capture);

@@ -23,6 +23,8 @@ void leave_capture(State& state, Stream& stream);
 // Checks whether the stream accepts work. On success, `*capture` is null if the work runs, else the capture that
 // records it. An error is that of the capture at fault, which is invalidated where the real driver invalidates it.
 cudaError_t admit_work(State& state, Stream& stream, Capture** capture);
+// The same, for calls that are answered as work is.
+cudaError_t admit_as_work(State& state, Stream& stream);
 
 // For calls that cannot be captured at all (synchronisation, queries, graph launches): if the stream is capturing,
 // invalidates the capture and returns an error.

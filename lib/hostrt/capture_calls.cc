@@ -27,17 +27,18 @@ cudaError_t read_followed(const Call& call, const Graph& graph, const cudaGraphN
 }
 
 // Begins a capture into a new graph, or into the given graph behind the given nodes.
-template <typename Behind>
-cudaError_t begin(const Call& call, cudaStream_t handle, cudaStreamCaptureMode mode, Graph* graph,
-                  const Behind& read_behind) {
+cudaError_t begin(const Call& call, cudaStream_t handle, cudaStreamCaptureMode mode, Graph* graph = nullptr,
+                  const cudaGraphNode_t* behind = nullptr, const cudaGraphEdgeData* data = nullptr,
+                  std::size_t count = 0) {
   Stream* stream = find_stream(call, handle);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   if (mode < cudaStreamCaptureModeGlobal || mode > cudaStreamCaptureModeRelaxed) return cudaErrorInvalidValue;
   if (stream->capture != nullptr) return cudaErrorIllegalState;  // the capture under way stays valid
   if (conflicts_with_legacy(call.state, *stream, true)) return cudaErrorStreamCaptureImplicit;
   if (stream->is_legacy) return cudaErrorStreamCaptureUnsupported;  // facts 1
-  std::vector<Edge> behind;
-  if (const cudaError_t error = read_behind(&behind); error != cudaSuccess) return error;
+  std::vector<Edge> edges;
+  const cudaError_t error = graph != nullptr ? read_followed(call, *graph, behind, data, count, &edges) : cudaSuccess;
+  if (error != cudaSuccess) return error;
   auto owned = std::make_unique<Capture>();
   Capture& capture = *owned;
   capture.id = ++call.state.last_capture_id;
@@ -50,7 +51,7 @@ cudaError_t begin(const Call& call, cudaStream_t handle, cudaStreamCaptureMode m
   capture.streams.push_back(stream);
   call.state.captures.emplace(capture.id, std::move(owned));
   stream->capture = &capture;
-  stream->next = std::move(behind);
+  stream->next = std::move(edges);
   return cudaSuccess;
 }
 
@@ -60,8 +61,7 @@ cudaError_t begin_to_graph(const Call& call, cudaStream_t handle, cudaGraph_t gr
   Graph* const graph = find_graph(call, graph_handle);
   if (graph == nullptr) return cudaErrorInvalidValue;
   if (graph->capture != nullptr) return cudaErrorIllegalState;
-  return begin(call, handle, mode, graph,
-               [&](std::vector<Edge>* edges) { return read_followed(call, *graph, dependencies, data, count, edges); });
+  return begin(call, handle, mode, graph, dependencies, data, count);
 }
 
 // All captured work must lead to the end of the origin stream; other work would be lost.
@@ -195,9 +195,7 @@ using namespace graphcache::hostrt;
 extern "C" {
 
 cudaError_t CUDARTAPI cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
-  return enter(Function::kStreamBeginCapture, [&](const Call& call) {
-    return begin(call, stream, mode, nullptr, [](std::vector<Edge>*) { return cudaSuccess; });
-  });
+  return enter(Function::kStreamBeginCapture, [&](const Call& call) { return begin(call, stream, mode); });
 }
 
 cudaError_t CUDARTAPI cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph,

@@ -34,8 +34,7 @@ cudaError_t enqueue(const Call& call, const CopyParams& params, cudaStream_t han
   if (error != cudaSuccess) return error;
   Stream* stream = find_stream(call, handle);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-  Capture* capture = nullptr;
-  error = admit_work(call.state, *stream, &capture);
+  error = admit_as_work(call.state, *stream);
   if (error != cudaSuccess || is_empty(params)) return error;
   error = check_copy(params.destination, params.source, params.kind);
   if (error == cudaSuccess && (has_rows || is_box)) error = check_pitches(params, is_box);
@@ -49,10 +48,9 @@ cudaError_t enqueue(const Call& call, const FillParams& params, cudaStream_t han
   if (is_empty(params)) return cudaSuccess;
   Stream* stream = find_stream(call, handle);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-  Capture* capture = nullptr;
-  if (const cudaError_t error = admit_work(call.state, *stream, &capture); error != cudaSuccess) return error;
+  if (const cudaError_t error = admit_as_work(call.state, *stream); error != cudaSuccess) return error;
   // A capture accepts a fill of pageable memory; instantiation then fails.
-  if (!has_extent(params) || (capture == nullptr && is_pageable(call.state, params.destination))) {
+  if (!has_extent(params) || (stream->capture == nullptr && is_pageable(call.state, params.destination))) {
     return cudaErrorInvalidValue;
   }
   return submit(call, *stream, params);

@@ -94,12 +94,6 @@ bool has_only_executable(const State& state, cudaGraph_t graph) {
   return found;
 }
 
-bool has_executable(const State& state, cudaGraph_t graph) {
-  bool found = false;
-  state.executables.for_each([&](const Executable& executable) { found = found || executable.base == graph; });
-  return found;
-}
-
 std::size_t node_count(const Program& program) {
   std::size_t count = program.nodes.size();
   for (const ProgramNode& node : program.nodes) {
@@ -200,6 +194,13 @@ bool allows_one_executable(const Graph& graph) {
 bool has_unused_condition(const Graph& graph) {
   return std::any_of(graph.conditions.begin(), graph.conditions.end(),
                      [](const auto& condition) { return !condition->has_node; });
+}
+
+// Whether any executable was made from it.
+bool has_executable(const State& state, cudaGraph_t graph) {
+  bool found = false;
+  state.executables.for_each([&](const Executable& executable) { found = found || executable.base == graph; });
+  return found;
 }
 
 cudaError_t instantiate(const Call& call, cudaGraphExec_t* out, cudaGraph_t handle, unsigned long long flags) {

@@ -38,8 +38,6 @@ void move_copy(CopyParams& params, const CopyParams& wanted);
 
 // Whether the graph has an executable and may have no second one.
 bool has_only_executable(const State& state, cudaGraph_t graph);
-// Whether any executable was made from it.
-bool has_executable(const State& state, cudaGraph_t graph);
 
 // Whether the memory of a copy or fill was not freed. Else no executable can be made or updated with it: the driver
 // refuses a fill, and crashes or hangs at a copy, which is a misuse.

@@ -71,10 +71,6 @@ template <typename Value, typename Admit, typename Read>
 }
 
 cudaError_t admit_always(State&, Stream&) { return cudaSuccess; }
-cudaError_t admit_as_work(State& state, Stream& stream) {
-  Capture* capture = nullptr;
-  return admit_work(state, stream, &capture);
-}
 
 }  // namespace
 }  // namespace graphcache::hostrt

@@ -11,6 +11,7 @@
 #include "conditional/conditional.h"
 #include "cuda/compat.h"
 #include "forced_ways.h"
+#include "graph/template.h"
 #include "graph_support.h"
 #include "graphcache/body.h"
 #include "host_memory_support.h"
@@ -410,6 +411,15 @@ TEST_F(HostMemoryCopiesTest, MemoryThatTheGraphAllocatesIsCopiedByGraphs) {
       EXPECT_EQ(data.read(), std::vector<float>(kSize, 3));
     }
   }
+}
+
+// Another allocation may begin where that of the graph ends.
+TEST(ContentTest, AGraphAllocatesOnlyWhatIsInside) {
+  const auto at = [](std::uintptr_t address) { return reinterpret_cast<const void*>(address); };
+  Content content;
+  content.allocated = {{4096, 512}};
+  for (const std::uintptr_t inside : {4096, 4607}) EXPECT_TRUE(content.allocates(at(inside))) << inside;
+  for (const std::uintptr_t outside : {4095, 4608}) EXPECT_FALSE(content.allocates(at(outside))) << outside;
 }
 
 // To the driver it is the device's from the first. Other memory is what it is also in a graph that allocates.
