@@ -70,7 +70,7 @@ CallResult DeviceMemory::scratch(int device, unsigned char** out) {
     const DeviceGuard current(piece.of_host ? device_ : device);
     if (done.error == cudaSuccess) done = current.result();
     if (done.error == cudaSuccess) done = allocate(&piece);
-    if (done.error != cudaSuccess) return {done.call, done.error, /*latches=*/false};
+    if (done.error != cudaSuccess) return done;
     piece.context = context;
   }
   *out = static_cast<unsigned char*>(piece.at);

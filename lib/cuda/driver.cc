@@ -6,10 +6,10 @@
 
 namespace graphcache {
 
-Driver::Found Driver::find(const char* name, unsigned since) {
+void* Driver::find(const char* name, unsigned since) {
   void* const function = driver_function(name, since);
   if (function == nullptr && since == kOldestVersion && missing == nullptr) missing = name;
-  return {function};
+  return function;
 }
 
 const Driver& driver() {
@@ -24,7 +24,7 @@ const Driver& driver() {
 
 CUcontext current_context() {
   CUcontext context = nullptr;
-  return driver().current_context(&context) == CUDA_SUCCESS ? context : nullptr;
+  return driver().current_context(&context) == cudaSuccess ? context : nullptr;
 }
 
 bool has_context() {
@@ -40,9 +40,9 @@ CallResult find_context(int device, std::uint64_t* id) {
   *id = UINT64_MAX - static_cast<std::uint64_t>(device);
   if (current.result().error != cudaSuccess || !has_context()) return current.result();
   unsigned long long found = 0;
-  const CUresult result = driver().context_id(nullptr, &found);
-  if (result == CUDA_SUCCESS) *id = found;
-  return {"cuCtxGetId", static_cast<cudaError_t>(result), /*latches=*/false};
+  const CallResult done{"cuCtxGetId", driver().context_id(nullptr, &found)};
+  if (done.error == cudaSuccess) *id = found;
+  return done;
 }
 
 }  // namespace graphcache

@@ -1,6 +1,6 @@
 // The driver functions that the library calls. They are looked up by the runtime, so nothing links against libcuda. A
-// function that is newer than CUDA 12.0 is null if the driver does not have it. No cache begins without the others
-// (Core::begin), so nobody else checks them.
+// function that is newer than CUDA 12.0 returns an error if the driver does not have it. No cache begins without the
+// others (Core::begin).
 #pragma once
 
 #include <cuda.h>
@@ -17,8 +17,18 @@ struct CallResult;  // cuda/errors.h
 inline constexpr unsigned kOldestVersion = 12000;  // The first version of CUDA whose drivers the library can use.
 
 struct Driver {
+  // Returns the code of the runtime, which is the same number.
   template <class... Args>
-  using Call = CUresult (*)(Args...);
+  class Call {
+   public:
+    Call(void* found) : function_(reinterpret_cast<CUresult (*)(Args...)>(found)) {}  // NOLINT: from find()
+    cudaError_t operator()(Args... args) const {
+      return function_ == nullptr ? cudaErrorCallRequiresNewerDriver : static_cast<cudaError_t>(function_(args...));
+    }
+
+   private:
+    CUresult (*function_)(Args...);
+  };
 
   int version = 0;                // In the form of CUDART_VERSION; 0 if it is unknown.
   const char* missing = nullptr;  // The first function of CUDA 12.0 that the driver does not have, or null.
@@ -56,25 +66,19 @@ struct Driver {
       launch_kernel = find("cuLaunchKernel");
 
   // Reads a launch attribute of a kernel node, and whether it is not all zeros.
-  CUresult read_attribute(CUgraphNode node, CUlaunchAttributeID id, CUlaunchAttributeValue* value, bool* is_set) const {
+  cudaError_t read_attribute(CUgraphNode node, CUlaunchAttributeID id, CUlaunchAttributeValue* value,
+                             bool* is_set) const {
     CUlaunchAttributeValue unset;
     std::memset(value, 0, sizeof *value);
     std::memset(&unset, 0, sizeof unset);
-    const CUresult result = kernel_attribute(node, id, value);
-    *is_set = result == CUDA_SUCCESS && std::memcmp(value, &unset, sizeof unset) != 0;
-    return result;
+    const cudaError_t error = kernel_attribute(node, id, value);
+    *is_set = error == cudaSuccess && std::memcmp(value, &unset, sizeof unset) != 0;
+    return error;
   }
 
  private:
   // A function in its form of a CUDA version, or null.
-  struct Found {
-    void* function;
-    template <class Function>
-    operator Function*() const {
-      return reinterpret_cast<Function*>(function);
-    }
-  };
-  Found find(const char* name, unsigned since = kOldestVersion);
+  void* find(const char* name, unsigned since = kOldestVersion);
 };
 
 // Looked up once per process.

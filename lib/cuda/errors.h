@@ -56,8 +56,6 @@ absl::Status exception_failure(absl::string_view who_threw) noexcept;
 struct CallResult {
   const char* call = "";
   cudaError_t error = cudaSuccess;
-  // Whether the error may be in the last-error slot. Errors of driver calls are not.
-  bool latches = true;
 
   absl::Status status() const { return error == cudaSuccess ? absl::OkStatus() : cuda_failure(call, error); }
 };

@@ -71,7 +71,7 @@ struct Copy {
 CallResult take(Slots& slots, const SlotNode& node, DeviceMemory& memory, Copy* out) {
   const cudaMemcpy3DParms& copy = slots.as<cudaMemcpy3DParms>(node);
   *out = {copy.dstPtr.ptr, copy.srcPtr.ptr, copy.extent.width, copy.kind};
-  if (out->bytes > kMostBytes) return {kSetsCopy, cudaErrorInvalidValue, /*latches=*/false};
+  if (out->bytes > kMostBytes) return {kSetsCopy, cudaErrorInvalidValue};
   if (out->bytes == 0) {
     unsigned char *to = nullptr, *from = nullptr;
     if (const CallResult made = memory.scratch(node.dst_device, &to); made.error != cudaSuccess) return made;
@@ -83,7 +83,7 @@ CallResult take(Slots& slots, const SlotNode& node, DeviceMemory& memory, Copy* 
 
 CallResult take(Slots& slots, const SlotNode& node, DeviceMemory& memory, cudaMemsetParams* out) {
   *out = slots.as<cudaMemsetParams>(node);
-  if (out->width > kMostBytes) return {kSetsSet, cudaErrorInvalidValue, /*latches=*/false};
+  if (out->width > kMostBytes) return {kSetsSet, cudaErrorInvalidValue};
   if (out->elementSize == 1) out->value = static_cast<unsigned char>(out->value);
   if (out->width == 0) {
     unsigned char* dst = nullptr;
@@ -210,9 +210,9 @@ CallResult Executable::renew(Template* graph, const Content& content, const deta
     if (content.slots.node(index) != nullptr) return {};
     // What the runtime's getter gives of a 2-D copy is another copy to cudaGraphExecUpdate (docs/semantics.md).
     CUDA_MEMCPY3D copy;
-    CUresult result = driver().copy_params(node, &copy);
-    if (result == CUDA_SUCCESS) result = driver().set_copy_params(node, &copy);
-    return {"cudaGraphMemcpyNodeSetParams, by the driver", static_cast<cudaError_t>(result), /*latches=*/false};
+    cudaError_t error = driver().copy_params(node, &copy);
+    if (error == cudaSuccess) error = driver().set_copy_params(node, &copy);
+    return {"cudaGraphMemcpyNodeSetParams, by the driver", error};
   });
   const auto is_kernel = [](const SlotNode& node) { return node.type == cudaGraphNodeTypeKernel; };
   if (std::ranges::all_of(content.slots.nodes, is_kernel)) return done;
@@ -252,7 +252,7 @@ BroughtOver Executable::bring_over(const Template& graph, std::shared_ptr<const 
   brought.is_whole = brought.result.error != cudaSuccess;
   if (brought.is_whole) return brought;
   if (const HeldCopy* const copy = unfit(copies)) {
-    brought.result = {"cudaGraphExecUpdate", cudaErrorInvalidValue, /*latches=*/false};
+    brought.result = {"cudaGraphExecUpdate", cudaErrorInvalidValue};
     if (to->slots.node(copy->node) == nullptr) return refuse(copy->node, "pageable memory cannot take its place");
     brought.is_whole = true;  // Other values may be fit.
     return brought;
@@ -284,15 +284,13 @@ CallResult Executable::set_node(const SlotNode& node) {
 }
 
 CallResult Executable::set_kernel(cudaGraphNode_t node, const CUDA_KERNEL_NODE_PARAMS& params) {
-  // Error codes of the driver and of the runtime are the same numbers.
-  return {"cudaGraphExecKernelNodeSetParams, by the driver",
-          static_cast<cudaError_t>(driver().set_kernel_node(exec_.get(), node, &params)), /*latches=*/false};
+  return {"cudaGraphExecKernelNodeSetParams, by the driver", driver().set_kernel_node(exec_.get(), node, &params)};
 }
 
 CallResult Executable::set_kernel(const SlotNode& node) {
   const KernelFields& fields = slots_.as<KernelFields>(node);
   if (fields.shared_bytes > std::numeric_limits<unsigned>::max()) {
-    return {"cudaGraphExecKernelNodeSetParams", cudaErrorInvalidValue, /*latches=*/false};
+    return {"cudaGraphExecKernelNodeSetParams", cudaErrorInvalidValue};
   }
   ArgumentPointers arguments = slots_.pointers_to_arguments(node);
   CUDA_KERNEL_NODE_PARAMS params =
@@ -316,7 +314,7 @@ CallResult Executable::set_memcpy(const SlotNode& node) {
     const bool asks = moves ? now.is_of_device : !before->is_known || before->has_ids();
     if (asks) now = held(*content_, node.index, now.is_of_device, copy.dst, copy.src);
     // The call would succeed, and the launch would destroy the context (docs/semantics.md).
-    if (now.is_of_device && now.is_pageable) return {kSetsCopy, cudaErrorInvalidValue, /*latches=*/false};
+    if (now.is_of_device && now.is_pageable) return {kSetsCopy, cudaErrorInvalidValue};
     if (moves || asks) *before = now;
   }
   return {kSetsCopy, cudaGraphExecMemcpyNodeSetParams1D(exec_.get(), base_.nodes[node.index], copy.dst, copy.src,

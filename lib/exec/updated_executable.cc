@@ -73,10 +73,10 @@ CallResult can_set_grid(cudaGraphNode_t node, cudaKernel_t plain, Probed* probed
   for (const CUlaunchAttributeID id : {CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE}) {
     CUlaunchAttributeValue value;
     bool is_set = false;
-    if (driver().read_attribute(node, id, &value, &is_set) != CUDA_SUCCESS || is_set) return {};
+    if (driver().read_attribute(node, id, &value, &is_set) != cudaSuccess || is_set) return {};
   }
   CUDA_KERNEL_NODE_PARAMS params = {};
-  if (driver().kernel_params(node, &params) != CUDA_SUCCESS) return {};
+  if (driver().kernel_params(node, &params) != cudaSuccess) return {};
   const void* const function = params.func != nullptr ? static_cast<const void*>(params.func) : params.kern;
   if (const auto known = probed->find(function); known != probed->end()) {
     *can = known->second;
@@ -96,10 +96,10 @@ CallResult can_set_grid(cudaGraphNode_t node, cudaKernel_t plain, Probed* probed
   CallResult done = add_library_kernel(&plain_node, graph.get(), nothing);
   if (done.error == cudaSuccess) done = {"cudaGraphInstantiate", instantiate(graph, 0, &probe)};
   if (done.error == cudaSuccess) {
-    const auto answer = static_cast<cudaError_t>(driver().set_kernel_node(probe.get(), plain_node, &params));
+    const cudaError_t answer = driver().set_kernel_node(probe.get(), plain_node, &params);
     *can = answer == cudaSuccess;
     if (is_fatal(answer) || answer == cudaErrorMemoryAllocation)
-      done = {"cudaGraphExecKernelNodeSetParams, by the driver", answer, false};
+      done = {"cudaGraphExecKernelNodeSetParams, by the driver", answer};
   }
   if (done.error == cudaSuccess) probed->emplace(function, *can);
   if (is_fatal(done.error)) {
@@ -205,11 +205,11 @@ bool UpdatedExecutable::plan_slots(const SlotNode& node, std::vector<updater::Up
     const Binding& binding = slots_.bindings[node.first_binding + i];
     const bool grid = is_grid(node, binding);
     std::size_t offset = updater::kGrid, size = 0;
-    bool known = driver().function_param_info != nullptr;
-    if (known && !grid) {
+    bool known = true;
+    if (!grid) {
       const std::uint32_t argument = argument_of(slots_, node, binding);
       const std::size_t inside = binding.target - slots_.arguments[node.first_argument + argument];
-      known = driver().function_param_info(node.function, argument, &offset, &size) == CUDA_SUCCESS &&
+      known = driver().function_param_info(node.function, argument, &offset, &size) == cudaSuccess &&
               inside + binding.size <= size;
       offset += inside;
     }
@@ -230,7 +230,7 @@ bool UpdatedExecutable::plan_slots(const SlotNode& node, std::vector<updater::Up
 // node.
 CallResult UpdatedExecutable::add_updater_node(Device& device, bool with_table) {
   cudaKernel_t plain = nullptr;
-  CallResult done{"cuLibraryLoadData", device.updater_refused, false};
+  CallResult done{"cuLibraryLoadData", device.updater_refused};
   if (done.error == cudaSuccess) {
     done = device.setter.find(updater_image, updater::kPlainName, &plain, &code_);
     device.updater_refused = done.error;
@@ -281,14 +281,14 @@ CallResult UpdatedExecutable::make_updatable(cudaKernel_t plain, bool with_table
     std::memset(&value, 0, sizeof value);  // Unused bytes must be zero (fact 26).
     value.deviceUpdatableKernelNode.deviceUpdatable = 1;
     // The handle is returned in the value, although it is const.
-    const CUresult result =
+    const cudaError_t error =
         driver().set_kernel_attribute(base_.nodes[i], CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE, &value);
-    if (result != CUDA_SUCCESS) return {kSetAttribute, static_cast<cudaError_t>(result), false};
+    if (error != cudaSuccess) return {kSetAttribute, error};
     auto* const handle = reinterpret_cast<cudaGraphDeviceNode_t>(value.deviceUpdatableKernelNode.devNode);
     const unsigned size = with_table ? content_->nodes[i].size : 0;
     out->nodes.push_back({i, grid, add_pieces(handle, updates, with_table && grid, size, out)});
   }
-  return {kSetAttribute, out->pieces.empty() ? cudaErrorNotSupported : cudaSuccess, false};
+  return {kSetAttribute, out->pieces.empty() ? cudaErrorNotSupported : cudaSuccess};
 }
 
 CallResult UpdatedExecutable::add_to_base(const WrittenNodes& written) {
@@ -302,12 +302,12 @@ CallResult UpdatedExecutable::add_to_base(const WrittenNodes& written) {
   CUlaunchAttributeValue highest, priority;
   std::memset(&highest, 0, sizeof highest);
   for (const WrittenNodes::Node& node : written.nodes) {
-    const CUresult read = driver().kernel_attribute(base_.nodes[node.index], CU_LAUNCH_ATTRIBUTE_PRIORITY, &priority);
-    if (read == CUDA_SUCCESS) highest.priority = std::min(highest.priority, priority.priority);
+    const cudaError_t read =
+        driver().kernel_attribute(base_.nodes[node.index], CU_LAUNCH_ATTRIBUTE_PRIORITY, &priority);
+    if (read == cudaSuccess) highest.priority = std::min(highest.priority, priority.priority);
   }
-  const CUresult result = driver().set_kernel_attribute(node_, CU_LAUNCH_ATTRIBUTE_PRIORITY, &highest);
-  if (result != CUDA_SUCCESS) return {kSetAttribute, static_cast<cudaError_t>(result), false};
-  cudaError_t error = cudaSuccess;
+  cudaError_t error = driver().set_kernel_attribute(node_, CU_LAUNCH_ATTRIBUTE_PRIORITY, &highest);
+  if (error != cudaSuccess) return {kSetAttribute, error};
   if (behind != nullptr) error = add_dependency(graph, behind, node_);
   for (const cudaGraphNode_t node : before) {
     if (error == cudaSuccess) error = add_dependency(graph, node_, node);
@@ -354,7 +354,7 @@ CallResult UpdatedExecutable::write(const unsigned char* values, bool* changed) 
     std::memcpy(&grid, to, sizeof grid);
     constexpr unsigned kMaxX = 0x7fffffff, kMaxYZ = 0xffff;
     if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > kMaxX || grid.y > kMaxYZ || grid.z > kMaxYZ) {
-      return {"cudaGraphKernelNodeSetGridDim", cudaErrorInvalidValue, false};
+      return {"cudaGraphKernelNodeSetGridDim", cudaErrorInvalidValue};
     }
   }
   return {};
@@ -396,7 +396,7 @@ BroughtOver UpdatedExecutable::switch_set(const Template& graph, std::shared_ptr
   std::vector<HeldCopy> copies;
   brought.result = copies_of(graph, *to, &copies);
   if (unfit(copies) != nullptr) {
-    brought.result = {"cudaGraphExecMemcpyNodeSetParams1D", cudaErrorInvalidValue, /*latches=*/false};
+    brought.result = {"cudaGraphExecMemcpyNodeSetParams1D", cudaErrorInvalidValue};
   }
   brought.is_whole = brought.result.error != cudaSuccess;
   if (brought.is_whole) return brought;

@@ -68,7 +68,7 @@ class Reader {
       content.is_inner = first_ != 0;
       // The driver's getter also works for kernels of other libraries, where the runtime's fails (fact 16). Most nodes
       // are kernels, so this saves the query of their type.
-      content.readable = driver_.kernel_params(node, &content.kernel) == CUDA_SUCCESS;
+      content.readable = driver_.kernel_params(node, &content.kernel) == cudaSuccess;
       if (content.readable) {
         content.type = cudaGraphNodeTypeKernel;
       } else if (node_type(node, &content.type) != cudaSuccess) {
@@ -221,15 +221,15 @@ class Reader {
     Layout layout{static_cast<std::uint32_t>(content_.arguments.size()), 0, 0, false};
     for (std::size_t i = 0;; ++i) {
       std::size_t offset = 0, size = 0;
-      if (const CUresult result = query_parameter(params, i, &offset, &size); result != CUDA_SUCCESS) {
+      if (const cudaError_t error = query_parameter(params, i, &offset, &size); error != cudaSuccess) {
         // The driver returns the same error after the last parameter and on a failure. A count that is too small would
         // make it read too far. So the end is believed only if the error occurs twice, and if another query succeeds or
         // there are no arguments to read.
-        const bool is_twice = result == CUDA_ERROR_INVALID_VALUE &&
-                              query_parameter(params, i, &offset, &size) == CUDA_ERROR_INVALID_VALUE;
+        const bool is_twice =
+            error == cudaErrorInvalidValue && query_parameter(params, i, &offset, &size) == cudaErrorInvalidValue;
         layout.known =
             is_twice &&
-            (!has_arguments || (known_kernel_ && query_parameter(*known_kernel_, 0, &offset, &size) == CUDA_SUCCESS));
+            (!has_arguments || (known_kernel_ && query_parameter(*known_kernel_, 0, &offset, &size) == cudaSuccess));
         break;
       }
       if (!known_kernel_) known_kernel_ = params;
@@ -241,15 +241,10 @@ class Reader {
     return at->second = layout;
   }
 
-  CUresult query_parameter(const CUDA_KERNEL_NODE_PARAMS& params, std::size_t i, std::size_t* offset,
-                           std::size_t* size) const {
-    if (params.func != nullptr && driver_.function_param_info != nullptr) {
-      return driver_.function_param_info(params.func, i, offset, size);
-    }
-    if (params.kern != nullptr && driver_.kernel_param_info != nullptr) {
-      return driver_.kernel_param_info(params.kern, i, offset, size);
-    }
-    return CUDA_ERROR_NOT_SUPPORTED;
+  cudaError_t query_parameter(const CUDA_KERNEL_NODE_PARAMS& params, std::size_t i, std::size_t* offset,
+                              std::size_t* size) const {
+    return params.func != nullptr ? driver_.function_param_info(params.func, i, offset, size)
+                                  : driver_.kernel_param_info(params.kern, i, offset, size);
   }
 
   // Reads all attributes, because an update refuses to change some and silently ignores others (fact 19).
@@ -280,9 +275,9 @@ class Reader {
   // Returns false if the attribute could not be read. It may be missing if the driver does not know it or the device
   // does not support it.
   bool read_attribute(cudaGraphNode_t node, int id, CUlaunchAttributeValue* value, bool* is_set) {
-    const CUresult result = driver_.read_attribute(node, static_cast<CUlaunchAttributeID>(id), value, is_set);
-    if (result == CUDA_ERROR_INVALID_VALUE && id == kPreferredClusterDimension) return knows_one_cluster_size();
-    if (result != CUDA_SUCCESS) return result == CUDA_ERROR_INVALID_VALUE && id > kLastOfTheOldestDriver;
+    const cudaError_t error = driver_.read_attribute(node, static_cast<CUlaunchAttributeID>(id), value, is_set);
+    if (error == cudaErrorInvalidValue && id == kPreferredClusterDimension) return knows_one_cluster_size();
+    if (error != cudaSuccess) return error == cudaErrorInvalidValue && id > kLastOfTheOldestDriver;
     if (!*is_set) return true;
     put(id);
     signature_.append(reinterpret_cast<const char*>(value), sizeof *value);

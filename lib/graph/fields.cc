@@ -42,12 +42,10 @@ static_assert(cudaGraphNodeTypeEmpty == 5 && cudaGraphNodeTypeMemFree == 11);
 }  // namespace
 
 std::string name_of(const CUDA_KERNEL_NODE_PARAMS& kernel) {
-  const Driver& by = driver();
   const char* name = nullptr;
-  const bool found = kernel.func != nullptr
-                         ? by.function_name != nullptr && by.function_name(&name, kernel.func) == CUDA_SUCCESS
-                         : by.kernel_name != nullptr && by.kernel_name(&name, kernel.kern) == CUDA_SUCCESS;
-  return found ? readable(name) : kUnknownName;
+  const cudaError_t error = kernel.func != nullptr ? driver().function_name(&name, kernel.func)
+                                                   : driver().kernel_name(&name, kernel.kern);
+  return error == cudaSuccess ? readable(name) : kUnknownName;
 }
 
 std::string kind_of(const NodeContent& node) {
@@ -179,7 +177,7 @@ void find_kernel(const CUDA_KERNEL_NODE_PARAMS& params, SlotNode* node) {
   node->function = params.func;
   if (node->function == nullptr) {  // A library's kernel. The function is that in the current context.
     RelaxedCaptureMode relaxed;
-    if (driver().kernel_function(&node->function, params.kern) != CUDA_SUCCESS) node->function = nullptr;
+    if (driver().kernel_function(&node->function, params.kern) != cudaSuccess) node->function = nullptr;
   }
   node->context = params.ctx;
   node->is_of_device = params.ctx == current_context();

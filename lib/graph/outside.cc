@@ -34,7 +34,7 @@ template <std::size_t N>
 bool ask(std::uint64_t address, CUpointer_attribute (&&attributes)[N], void* (&&out)[N]) {
   constexpr std::uint64_t kLeast = std::uint64_t{1} << 16, kEnd = std::uint64_t{1} << 57;
   if (address < kLeast || address >= kEnd || !has_context()) return false;
-  return driver().pointer_attributes(N, attributes, out, static_cast<CUdeviceptr>(address)) == CUDA_SUCCESS;
+  return driver().pointer_attributes(N, attributes, out, static_cast<CUdeviceptr>(address)) == cudaSuccess;
 }
 
 // Whether the key names the address.

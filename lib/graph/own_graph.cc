@@ -100,10 +100,8 @@ class Binder {
       ArgumentPointers pointers = slots->pointers_to_arguments(node);
       CUDA_KERNEL_NODE_PARAMS params = content.kernel;
       params.kernelParams = pointers.data();
-      const CUresult result = driver().set_kernel_params(graph_.nodes[index], &params);
-      if (result != CUDA_SUCCESS) {
-        return cuda_failure("cudaGraphKernelNodeSetParams", static_cast<cudaError_t>(result));
-      }
+      const cudaError_t error = driver().set_kernel_params(graph_.nodes[index], &params);
+      if (error != cudaSuccess) return cuda_failure("cudaGraphKernelNodeSetParams", error);
     }
     return absl::OkStatus();
   }

@@ -182,7 +182,7 @@ absl::Status Recording::find_slots() {
     node.index = static_cast<std::uint32_t>(found - nodes.begin());
     if (node.type != cudaGraphNodeTypeKernel) continue;
     CUDA_KERNEL_NODE_PARAMS params = {};
-    const auto error = static_cast<cudaError_t>(driver().kernel_params(*found, &params));
+    const cudaError_t error = driver().kernel_params(*found, &params);
     if (error != cudaSuccess) {
       return cuda_failure("a kernel with slots, cudaGraphKernelNodeGetParams by the driver", error);
     }

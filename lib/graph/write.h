@@ -37,13 +37,12 @@ class Setter {
     if (library == nullptr) library = std::make_shared<Library>();
     if (*library == nullptr) {
       CUlibrary made = nullptr;
-      const CUresult result = driver().load_library(&made, image, nullptr, nullptr, 0, nullptr, nullptr, 0);
-      if (result != CUDA_SUCCESS) return {"cuLibraryLoadData", static_cast<cudaError_t>(result), /*latches=*/false};
+      const cudaError_t error = driver().load_library(&made, image, nullptr, nullptr, 0, nullptr, nullptr, 0);
+      if (error != cudaSuccess) return {"cuLibraryLoadData", error};
       library->reset(made);
     }
     *code = library;
-    const CUresult result = driver().library_kernel(kernel, library->get(), name);
-    return {"cuLibraryGetKernel", static_cast<cudaError_t>(result), /*latches=*/false};
+    return {"cuLibraryGetKernel", driver().library_kernel(kernel, library->get(), name)};
   }
   // Drops the handles, because their context is lost.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -55,7 +54,7 @@ class Setter {
   }
 
  private:
-  static cudaError_t unload(CUlibrary library) { return static_cast<cudaError_t>(driver().unload_library(library)); }
+  static cudaError_t unload(CUlibrary library) { return driver().unload_library(library); }
   using Library = Owned<CUlibrary, unload>;
 
   const int device_;

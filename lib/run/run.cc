@@ -238,7 +238,7 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome) {
     std::size_t patched = 0;
     // Some nodes then hold new values and some old ones.
     absl::Cleanup threw = [this] { core_.give_up(*entry_, Loss::kFailed); };
-    CallResult result{"cuCtxGetCurrent", cudaErrorDeviceUninitialized, /*latches=*/false};
+    CallResult result{"cuCtxGetCurrent", cudaErrorDeviceUninitialized};
     if (has_context()) result = executable.patch(call_, &patched);  // Without one the driver would crash.
     std::move(threw).Cancel();
     entry_->patched_nodes.add(patched);
@@ -281,7 +281,7 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome) {
 absl::StatusOr<Outcome> Run::replay_failed(const CallResult& result, EagerReason reason, bool is_unfit) {
   if (last_error_ != nullptr) {
     last_error_->settle();
-  } else if (result.latches && cudaPeekAtLastError() == result.error) {
+  } else if (cudaPeekAtLastError() == result.error) {
     cudaGetLastError();
   }
   if (is_fatal(result.error)) return failed(cuda_failure(result.call, result.error));

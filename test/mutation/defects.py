@@ -155,7 +155,7 @@ DEFECTS = [
            "    if (!entry->lock.try_lock() && entry->erased == false) continue;  // The lock of a free",
            ("threads", "stress")),
     Defect("the last error of a failed call stays behind",
-           "  } else if (result.latches && cudaPeekAtLastError() == result.error) {\n    cudaGetLastError();\n  }",
+           "  } else if (cudaPeekAtLastError() == result.error) {\n    cudaGetLastError();\n  }",
            "  }", ("faults_runs",)),
     Defect("a broken capture is not ended", "    error = end();\n    const bool", "    throw;\n    const bool", ("cache_fn",)),
     Defect("work of a broken capture is not done",
