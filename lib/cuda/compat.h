@@ -148,9 +148,9 @@ inline CallResult add_library_kernel(cudaGraphNode_t* node, cudaGraph_t graph, c
 inline CallResult launch_library_kernel(const void* kernel, dim3 grid, dim3 block, void** arguments,
                                         std::size_t shared_bytes, cudaStream_t stream) {
   if (!has_context()) return {"cuLaunchKernel", cudaErrorDeviceUninitialized};
-  return {"cuLaunchKernel", driver().launch_kernel(static_cast<CUfunction>(const_cast<void*>(kernel)), grid.x, grid.y,
-                                                   grid.z, block.x, block.y, block.z,
-                                                   static_cast<unsigned>(shared_bytes), stream, arguments, nullptr)};
+  return {"cuLaunchKernel",
+          driver().launch_kernel(static_cast<CUfunction>(const_cast<void*>(kernel)), grid.x, grid.y, grid.z, block.x,
+                                 block.y, block.z, static_cast<unsigned>(shared_bytes), stream, arguments, nullptr)};
 }
 
 }  // namespace graphcache

@@ -54,40 +54,27 @@ std::size_t ParameterTable::estimated_set_bytes(const Content& content) {
 // A hash of what can_hold() compares.
 std::uint64_t ParameterTable::class_of(const Content& content) {
   std::uint64_t hash = content.values.size();
-  const auto put = [&](auto value) {
-    hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x9e3779b97f4a7c15u + (hash >> 29);
+  const auto put = [&](auto... values) {
+    ((hash = (hash ^ static_cast<std::uint64_t>(values)) * 0x9e3779b97f4a7c15u + (hash >> 29)), ...);
   };
   const auto put_pointer = [&](const void* value) { put(reinterpret_cast<std::uintptr_t>(value)); };
   bool is_of_use = false;
   const Slots& slots = content.slots;
   for (const SlotNode& node : slots.nodes) {
-    put(node.index);
+    put(node.index, node.binding_count);
     put_pointer(node.function);
-    put(node.binding_count);
   }
-  for (const Binding& binding : slots.bindings) {
-    put(binding.target);
-    put(binding.offset);
-    put(binding.size);
-    put(binding.addend);
-  }
+  for (const Binding& binding : slots.bindings) put(binding.target, binding.offset, binding.size, binding.addend);
   for (std::uint32_t i = 0; i < content.nodes.size(); ++i) {
     const NodeContent& node = content.nodes[i];
     is_of_use |= node.updatable;
     const SlotNode* const slot = slots.node(i);
     if (slot != nullptr && !device_can_write(slots, *slot)) continue;  // The host sets it.
-    put(node.readable);
-    put_pointer(node.kernel.func);
-    put_pointer(node.kernel.kern);
-    put(node.kernel.blockDimX);
-    put(node.kernel.blockDimY);
-    put(node.kernel.blockDimZ);
-    put(node.kernel.sharedMemBytes);
-    if (!node.grid_updatable) {
-      put(node.kernel.gridDimX);
-      put(node.kernel.gridDimY);
-      put(node.kernel.gridDimZ);
-    }
+    const CUDA_KERNEL_NODE_PARAMS& kernel = node.kernel;
+    put_pointer(kernel.func);
+    put_pointer(kernel.kern);
+    put(node.readable, kernel.blockDimX, kernel.blockDimY, kernel.blockDimZ, kernel.sharedMemBytes);
+    if (!node.grid_updatable) put(kernel.gridDimX, kernel.gridDimY, kernel.gridDimZ);
     if (node.updatable) continue;
     for (std::uint32_t k = 0; k < node.size; ++k) put(content.bytes[node.bytes + k]);
   }

@@ -84,10 +84,11 @@ class Reader {
     return true;
   }
 
-  template <class T>
-  void put(const T& value) {
-    static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_pointer_v<T>, "padding must not get in");
-    signature_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  template <class... T>
+  void put(const T&... values) {
+    static_assert((... && (std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_pointer_v<T>)),
+                  "padding must not get in");
+    (signature_.append(reinterpret_cast<const char*>(&values), sizeof values), ...);
   }
 
   bool read_parameters(cudaGraphNode_t node, NodeContent& content) {
@@ -137,10 +138,7 @@ class Reader {
       const std::optional<std::uint32_t> index = index_of(dependencies_[i]);
       if (!index) return false;
       if (reading_ != nullptr) reading_->parts.back().dependencies.push_back(*index);
-      put(*index);
-      put(edges_[i].from_port);
-      put(edges_[i].to_port);
-      put(edges_[i].type);
+      put(*index, edges_[i].from_port, edges_[i].to_port, edges_[i].type);
     }
     return true;
   }
@@ -332,14 +330,9 @@ class Reader {
     if (cudaGraphMemsetNodeGetParams(node, &params) != cudaSuccess) return false;
     keep(content, params);
     if (!put_memory(params.dst, &SlotNode::dst_device)) return false;
-    put(params.elementSize);
     const bool flat = params.height <= 1;
-    put(flat);
-    if (!flat) {
-      put(params.width);
-      put(params.height);
-      put(params.pitch);
-    }
+    put(params.elementSize, flat);
+    if (!flat) put(params.width, params.height, params.pitch);
     return true;
   }
 

@@ -43,8 +43,8 @@ static_assert(cudaGraphNodeTypeEmpty == 5 && cudaGraphNodeTypeMemFree == 11);
 
 std::string name_of(const CUDA_KERNEL_NODE_PARAMS& kernel) {
   const char* name = nullptr;
-  const cudaError_t error = kernel.func != nullptr ? driver().function_name(&name, kernel.func)
-                                                   : driver().kernel_name(&name, kernel.kern);
+  const cudaError_t error =
+      kernel.func != nullptr ? driver().function_name(&name, kernel.func) : driver().kernel_name(&name, kernel.kern);
   return error == cudaSuccess ? readable(name) : kUnknownName;
 }
 
