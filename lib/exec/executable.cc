@@ -273,14 +273,11 @@ BroughtOver Executable::bring_over(const Template& graph, std::shared_ptr<const 
 }
 
 CallResult Executable::set_node(const SlotNode& node) {
-  switch (node.type) {
-    case cudaGraphNodeTypeKernel:
-      return set_kernel(node);
-    case cudaGraphNodeTypeMemcpy:
-      return set_memcpy(node);
-    default:
-      return set_memset(node);
-  }
+  if (node.type == cudaGraphNodeTypeKernel) return set_kernel(node);
+  if (node.type == cudaGraphNodeTypeMemcpy) return set_memcpy(node);
+  cudaMemsetParams set;
+  if (const CallResult taken = take(slots_, node, memory_, &set); taken.error != cudaSuccess) return taken;
+  return {kSetsSet, cudaGraphExecMemsetNodeSetParams(exec_.get(), base_.nodes[node.index], &set)};
 }
 
 CallResult Executable::set_kernel(cudaGraphNode_t node, const CUDA_KERNEL_NODE_PARAMS& params) {
@@ -319,12 +316,6 @@ CallResult Executable::set_memcpy(const SlotNode& node) {
   }
   return {kSetsCopy, cudaGraphExecMemcpyNodeSetParams1D(exec_.get(), base_.nodes[node.index], copy.dst, copy.src,
                                                         copy.bytes, copy.kind)};
-}
-
-CallResult Executable::set_memset(const SlotNode& node) {
-  cudaMemsetParams set;
-  if (const CallResult taken = take(slots_, node, memory_, &set); taken.error != cudaSuccess) return taken;
-  return {kSetsSet, cudaGraphExecMemsetNodeSetParams(exec_.get(), base_.nodes[node.index], &set)};
 }
 
 CallResult Executable::launch(const LaunchStream& stream) {

@@ -46,7 +46,6 @@ class Executable {
   // This executable if the device updates it, else null.
   virtual UpdatedExecutable* updated() { return nullptr; }
 
-  const Content& content() const { return *content_; }
   // What contents keep that it has held before the present one, since formers() was last emptied. Launches of theirs
   // may be in flight; these are over when a launch of the present content is.
   Objects& formers() { return formers_; }
@@ -165,7 +164,6 @@ class Executable {
  private:
   CallResult set_kernel(const SlotNode& node);
   CallResult set_memcpy(const SlotNode& node);
-  CallResult set_memset(const SlotNode& node);
 };
 
 }  // namespace graphcache
