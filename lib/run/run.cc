@@ -47,17 +47,12 @@ Run::~Run() {
 }
 
 // Turns the library's own exceptions, when memory runs out, into errors of the run. Exceptions of `fn` pass through.
-absl::Status Run::threw() {
-  try {
-    throw;
-  } catch (const std::bad_alloc&) {
-    if (!call_.threw) return failed(out_of_memory());
-    core_.store.count(&Stats::failed);
-    throw;
-  } catch (...) {
-    core_.store.count(&Stats::failed);
-    throw;
-  }
+absl::Status Run::threw() try {
+  if (call_.threw) core_.store.count(&Stats::failed);
+  throw;
+} catch (const std::bad_alloc&) {
+  if (call_.threw) throw;
+  return failed(out_of_memory());
 }
 
 absl::StatusOr<Outcome> Run::run(cudaError_t launched) try {
