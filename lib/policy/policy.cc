@@ -245,7 +245,9 @@ Plan Policy::borrow(const Entry& entry, const Offer& offer, const View& view) {
     return wants_table && has_room_for_table(entry, {offer.lender}) ? table : plan;
   }
   if (offer.set_bytes == 0) return plan;
-  if (is_table_full(offer.lender, offer.set_bytes)) return table;
+  // Sets are never freed, so a table is made anew before they take more memory than the executables may.
+  const std::size_t sets = entries_[offer.lender].of_class->set_bytes + offer.set_bytes;
+  if (sets / entry.facts.bytes >= limits_.max_executables) return table;
   plan.set_bytes = offer.set_bytes;
   return make_room(executables_, bytes_ + plan.set_bytes, view, &plan) ? plan : Plan();
 }
@@ -283,12 +285,6 @@ Plan Policy::plan(KeyId key, const Offer& offer, const View& view) {
     plan.action = Plan::Action::kTable;
   }
   return plan;
-}
-
-// Sets are never freed, so a table is made anew before they take more memory than the executables may.
-bool Policy::is_table_full(KeyId key, std::size_t bytes) const {
-  const Entry& entry = entries_[key];
-  return (entry.of_class->set_bytes + bytes) / entry.facts.bytes >= limits_.max_executables;
 }
 
 void Policy::hand_over(KeyId from, KeyId to) {

@@ -149,8 +149,6 @@ class Policy {
   // The key could not get the plain executable that it was to borrow, and the lender has it again. Evicted executables
   // stay evicted.
   void undone(KeyId key, const Plan& plan) { hand_over(key, plan.lender); }
-  // Whether the key's table must be made anew before it gets another set.
-  bool is_table_full(KeyId key, std::size_t bytes) const;
   // The key's executable no longer exists.
   void lost(KeyId key) {
     if (is_live(key)) set_kind(key, Kind::kNone);

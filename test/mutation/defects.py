@@ -192,7 +192,7 @@ DEFECTS = [
     Defect("sets may exceed the device's bytes", "executables > limits_.max_executables || !fits(bytes, 0)",
            "executables > limits_.max_executables", ("policy_calls",)),
     Defect("sets of members that are gone pile up",
-           "if (is_table_full(offer.lender, offer.set_bytes)) return table;", "",
+           "  if (sets / entry.facts.bytes >= limits_.max_executables) return table;\n", "  (void)sets;\n",
            ("policy_plans",)),
     Defect("device-side errors are not reported",
            "  const auto found = static_cast<cudaError_t>(*word);\n", "  const auto found = cudaSuccess;\n",

@@ -231,8 +231,6 @@ TEST_F(PolicyPlansTest, ATableIsMadeAnewBeforeItsSetsTakeMoreThanTheExecutablesM
   EXPECT_EQ(policy().bytes(), 1100u + 7990u);
   use(0);
   EXPECT_PLAN("2: borrow 800", policy().plan(0, {.lender = 800}, view()));
-  EXPECT_FALSE(policy().is_table_full(800, 9));
-  EXPECT_TRUE(policy().is_table_full(800, 10));
   EXPECT_PLAN("2: borrow 800, add 9", plan(801, with_set_bytes(9, of_class(graph(1)))));
   EXPECT_PLAN("2: table, evict 800", run(802, of_class(graph(1)))) << "eight executables have 8000 bytes";
   EXPECT_EQ(look().set_bytes(802), 0u);
