@@ -46,7 +46,7 @@ Audience::Span::Span(const Audience& audience, const CacheEvent& of) : event(of)
     if (!seat.receives(event.kind)) continue;
     absl::Status status = guarded(event.kind, [&] { return seat.listener->begin(event); });
     if (status.ok() || !may_refuse) continue;
-    refused_ = event.status = std::move(status);
+    event.status = std::move(status);
     return;
   }
 }
@@ -54,10 +54,7 @@ Audience::Span::Span(const Audience& audience, const CacheEvent& of) : event(of)
 Audience::Span::~Span() {
   if (begun_ == 0) return;
   event.end = std::chrono::steady_clock::now();
-  while (begun_ > 0) {
-    const Seat& seat = audience_.seats_[--begun_];
-    if (seat.receives(event.kind)) audience_.end(seat, event);
-  }
+  while (begun_ > 0) audience_.end(audience_.seats_[--begun_], event);
 }
 
 void Audience::mark(CacheEvent event) const noexcept {
@@ -68,6 +65,7 @@ void Audience::mark(CacheEvent event) const noexcept {
 }
 
 void Audience::end(const Seat& seat, const CacheEvent& event) const noexcept {
+  if (!seat.receives(event.kind)) return;
   const absl::Status threw = guarded(event.kind, [&] { seat.listener->end(event); });
   if (!threw.ok()) (void)guarded(event.kind, [&] { message(line_of(threw, event.key)); });
 }

@@ -31,15 +31,12 @@ class Audience {
     ~Span();
     Span(const Span&) = delete;
 
-    // What is known at the end is filled in.
+    // Its status is the error by which a listener refuses what would follow. What is known at the end is filled in.
     CacheEvent event;
-    // The error by which a listener refuses what would follow, or ok.
-    const absl::Status& refused() const { return refused_; }
 
    private:
     const Audience& audience_;
     std::size_t begun_ = 0;  // Listeners that expect an end: the first so many.
-    absl::Status refused_;
   };
   // An event without duration.
   void mark(CacheEvent event) const noexcept;

@@ -139,7 +139,7 @@ absl::Status Run::launch_once() {
   };
   core_.store.count(&Stats::instantiations);
   Audience::Span span(*core_.audience, event_of(EventKind::kLaunch));
-  if (!span.refused().ok()) return span.refused();
+  if (!span.event.status.ok()) return span.event.status;
   span.event.status = once->launch(where_).status();
   return span.event.status;
 }

@@ -88,7 +88,7 @@ Captured Run::capture_fn(const detail::Call& call, const TellBreak& tell, bool k
   event.graph = 0;  // In verify mode the entry has one.
   event.stream = stream;
   Audience::Span report(*core_.audience, event);
-  captured.fn = report.refused();
+  captured.fn = report.event.status;
   captured.is_refused = !captured.fn.ok();
   if (!captured.is_refused) {
     captured = watched(call, &report.event, [&] {

@@ -245,7 +245,7 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome) {
     CacheEvent event = Core::event_of(EventKind::kLaunch, *entry_);
     event.stream = given_;
     span.emplace(*core_.audience, event);
-    if (!span->refused().ok()) return failed(span->refused());
+    if (!span->event.status.ok()) return failed(span->event.status);
   }
   std::optional<Operation> first;
   if (!executable.is_in_place()) {
