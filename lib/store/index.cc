@@ -50,15 +50,6 @@ const RunCounts& Index::runs() {
   return runs_;
 }
 
-// Few entries are erased and exist still: those in use.
-std::size_t Index::templates() const {
-  std::size_t count = order_of(State::kLive).size + order_of(State::kRecorded).size;
-  for (const Entry* entry = erased_.newest; entry != nullptr; entry = entry->older) {
-    count += entry->state != State::kCold ? 1 : 0;
-  }
-  return count;
-}
-
 Entry* Index::oldest_unused(const Order& order, const Policy& policy) {
   Entry* entry = order.oldest;
   while (entry != nullptr && (policy.is_pinned(entry->id) || !entry->lock.is_free())) entry = entry->newer;

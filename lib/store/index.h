@@ -70,8 +70,8 @@ class Index {
   // What runs of all entries have counted so far, but kEager of those that are cold or recorded. Entries count for
   // themselves, and are added up when they change their state, or here.
   const RunCounts& runs();
-  // Number of templates, including those of erased entries that still exist.
-  std::size_t templates() const;
+  // Number of templates, but those of erased entries.
+  std::size_t templates() const { return order_of(State::kLive).size + order_of(State::kRecorded).size; }
 
   // The least recently used entry that is idle (nobody holds its lock), not pinned, and has a template but no
   // executable; or null.
