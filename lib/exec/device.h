@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "cuda/device_memory.h"
 #include "exec/executable.h"
@@ -17,10 +18,10 @@ namespace graphcache {
 
 struct Device {
   // `options` name the actual device.
-  explicit Device(const Options& options)
+  Device(const Options& options, std::shared_ptr<const Audience> audience)
       : memory(std::make_shared<DeviceMemory>(options.device)),
         setter(options.device, memory, options.capture_mode),
-        graveyard(options.device) {}
+        graveyard(options.device, std::move(audience)) {}
 
   // Called outside of captures.
   ~Device() {

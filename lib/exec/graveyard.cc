@@ -26,6 +26,7 @@ std::shared_ptr<std::atomic<bool>> flag_of(std::uint64_t context) {
 
 void Graveyard::add(std::list<Grave> place, std::unique_ptr<Executable> executable, Template graph,
                     std::shared_ptr<Objects> kept, LaunchStream stream, Epitaph epitaph, bool set_aside) noexcept {
+  if (audience_->empty()) epitaph = {};
   // Listeners hear of a graph's end even if an executable still has it as its base.
   if (executable == nullptr && graph.empty() && !epitaph.drops_graph) return;
   if (executable != nullptr) stream = executable->stream();
@@ -37,6 +38,7 @@ void Graveyard::add(std::list<Grave> place, std::unique_ptr<Executable> executab
   }
   Grave& of = place.front();
   of.epitaph = std::move(epitaph);
+  of.audience = audience_;
   of.graph = std::move(graph);
   of.kept = std::move(kept);
   of.executable = std::move(executable);
@@ -59,9 +61,7 @@ void Graveyard::keep_until_done(Objects& formers, const LaunchStream& stream) no
 } catch (const std::bad_alloc&) {
 }
 
-void Graveyard::limit(LaunchStream stream) {
-  if (active_recording != nullptr) return;
-  (void)stream.find_id();
+void Graveyard::limit(const LaunchStream& stream) {
   std::list<Grave> awaited;
   {
     MutexLock lock(mutex_);
@@ -214,8 +214,7 @@ Grave::~Grave() {
     done.release();
     fence.release();
   }
-  const std::shared_ptr<const Audience> audience = std::move(epitaph.audience);
-  if (audience == nullptr) return;
+  if (epitaph.content == nullptr) return;
   const auto destroy = [&](EventKind kind, auto&& f) {
     const Content& of = *epitaph.content;
     const Audience::Span span(*audience,

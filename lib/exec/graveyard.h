@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <utility>
 
 #include "cuda/audience.h"
 #include "cuda/mutex.h"
@@ -33,9 +34,8 @@
 
 namespace graphcache {
 
-// What the destruction of a grave is reported as. Nothing without an audience.
+// What the destruction of a grave is reported as. Nothing without a content.
 struct Epitaph {
-  std::shared_ptr<const Audience> audience;
   std::shared_ptr<const Content> content;  // Null if there was neither an executable nor a graph.
   Loss loss = Loss::kNone;
   bool drops_graph = false;  // Whether the entry has lost its graph as well.
@@ -45,6 +45,7 @@ struct Grave {
   ~Grave();
 
   Epitaph epitaph;
+  std::shared_ptr<const Audience> audience;
   std::shared_ptr<Objects> kept;  // What the graph keeps, or what launches for a former content may still use.
   Template graph;
   std::unique_ptr<Executable> executable;  // Must be destroyed before the graph.
@@ -62,7 +63,7 @@ struct Grave {
 // Thread-safe.
 class Graveyard {
  public:
-  explicit Graveyard(int device) : device_(device) {}
+  Graveyard(int device, std::shared_ptr<const Audience> audience) : device_(device), audience_(std::move(audience)) {}
 
   // Adds what an entry had, of which either may be missing. `place` is a list of one grave, allocated in advance, so
   // that nothing that has an executable is without one; or empty. `stream` is that of the last launch, if there was
@@ -74,8 +75,8 @@ class Graveyard {
   // Releases them once the work that is enqueued on the stream now is complete, and empties the list. Leaves it as it
   // is if memory runs out.
   void keep_until_done(Objects& formers, const LaunchStream& stream) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits until at most kMaxExecutables wait for launches on this stream.
-  void limit(LaunchStream stream) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits until at most kMaxExecutables wait for launches on this stream, whose id was looked up. Not inside a capture.
+  void limit(const LaunchStream& stream) ABSL_LOCKS_EXCLUDED(mutex_);
   // Destroys a bounded number of waiting objects whose launches are complete, unless this thread is capturing. `stream`
   // is a stream of the current device that exists and is not capturing, or null for none. Call this without locks that
   // runs wait for.
@@ -114,6 +115,7 @@ class Graveyard {
   void put_back(std::list<Grave> waiting) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const int device_;
+  const std::shared_ptr<const Audience> audience_;
   Mutex mutex_;
   std::atomic<std::uint64_t> context_{0};
   // Whether it is lost, for all graveyards of the context. Null before begin().

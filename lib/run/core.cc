@@ -154,7 +154,7 @@ absl::Status Core::begin(cudaStream_t stream) {
   if (lost_ && is_same && is_fatal(fatal) && fatal != cudaErrorContextIsDestroyed) return copy_of(fatal_);
   if (!has_begun()) {
     options.device = of_device;
-    device = std::make_shared<Device>(options);
+    device = std::make_shared<Device>(options, audience);
     leaving_.assign(1, device);
     if (enabled && options.diagnose) {
       std::string why;
@@ -249,21 +249,15 @@ void Core::log(const Key& key, std::string_view what, std::string_view before, b
 } catch (const std::bad_alloc&) {
 }
 
-Epitaph Core::epitaph_of(const std::shared_ptr<Content>& content, Loss why, bool drops_graph) const noexcept {
-  if (audience->empty()) return {};
-  return {.audience = audience, .content = content, .loss = why, .drops_graph = drops_graph};
-}
-
 void Core::bury_executable(Entry& entry, Loss why) {
   Recorded& of = recorded(entry);
   if (of.executable != nullptr && of.graph.empty()) of.graph = std::move(of.executable->base());
-  device->graveyard.add(std::move(of.grave), take_executable(entry), {}, {}, {},
-                        epitaph_of(of.content, why, /*drops_graph=*/false));
+  device->graveyard.add(std::move(of.grave), take_executable(entry), {}, {}, {}, {of.content, why});
 }
 
 void Core::bury(Recorded& of, Loss why, bool set_aside) {
   device->graveyard.add(std::move(of.grave), std::move(of.executable), std::move(of.graph), std::move(of.kept),
-                        of.stream, epitaph_of(of.content, why, /*drops_graph=*/true), set_aside);
+                        of.stream, {of.content, why, /*drops_graph=*/true}, set_aside);
 }
 
 void Core::bury_template(Entry& entry, Loss why, bool set_aside) {

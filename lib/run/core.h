@@ -73,8 +73,6 @@ class Core {
   void bury_template(Entry& entry, Loss why, bool set_aside = false);
   // Puts a graph into the graveyard, with its executable and what it keeps.
   void bury(Recorded& of, Loss why, bool set_aside = false);
-  // Of an executable or a graph of this content.
-  Epitaph epitaph_of(const std::shared_ptr<Content>& content, Loss why, bool drops_graph) const noexcept;
   // Cleans up after a run: surplus templates, and executables whose launches are over.
   void tidy_up(const LaunchStream& stream);
 

@@ -134,8 +134,7 @@ absl::Status Run::launch_once() {
     if (done.error != cudaSuccess) return span.event.status = done.status();
   }
   const absl::Cleanup destroy = [&] {
-    core_.device->graveyard.add(std::move(grave), std::move(once), {}, {}, {},
-                                core_.epitaph_of(content, Loss::kNone, /*drops_graph=*/false));
+    core_.device->graveyard.add(std::move(grave), std::move(once), {}, {}, {}, {content});
   };
   core_.store.count(&Stats::instantiations);
   Audience::Span span(*core_.audience, event_of(EventKind::kLaunch));
