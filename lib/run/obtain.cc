@@ -101,14 +101,8 @@ std::optional<CallResult> Run::take_over(Held& lender, const Plan& plan, const P
     // graph.
     Template& from = recorded(*lender).graph;
     if (from.empty()) brought.result = executable.base().clone(&from);
-    if (brought.result.error != cudaSuccess) {
-      undo();
-      update.done(brought.result);
-      if (is_fatal(brought.result.error)) return brought.result;
-      core_.store.refuse(entry_.get(), &Policy::refuse_siblings);
-      return std::nullopt;
-    }
-    brought = executable.bring_over(own().graph, own().content, call_);
+    brought.is_whole = brought.result.error != cudaSuccess;
+    if (!brought.is_whole) brought = executable.bring_over(own().graph, own().content, call_);
   }
   update.done(brought.result);
   entry_->patched_nodes.add(brought.patched_nodes);
