@@ -23,8 +23,7 @@ std::uint32_t argument_of(const Slots& slots, const SlotNode& node, const Bindin
 bool device_can_write(const Slots& slots, const SlotNode& node) {
   // Writing a node of another device would be an illegal address.
   if (node.type != cudaGraphNodeTypeKernel || node.function == nullptr || !node.is_of_device) return false;
-  const auto first = slots.bindings.begin() + node.first_binding;
-  return std::all_of(first, first + node.binding_count, [&](const Binding& binding) {
+  return std::ranges::all_of(slots.bindings_of(node), [&](const Binding& binding) {
     return is_grid(node, binding) || argument_of(slots, node, binding) != node.argument_count;
   });
 }

@@ -201,8 +201,7 @@ bool UpdatedExecutable::find_source(const Binding& binding, bool grid, std::uint
 
 // Returns false if the host must set the node.
 bool UpdatedExecutable::plan_slots(const SlotNode& node, std::vector<updater::Update>* updates) {
-  for (std::uint32_t i = 0; i < node.binding_count; ++i) {
-    const Binding& binding = slots_.bindings[node.first_binding + i];
+  for (const Binding& binding : slots_.bindings_of(node)) {
     const bool grid = is_grid(node, binding);
     std::size_t offset = updater::kGrid, size = 0;
     bool known = true;

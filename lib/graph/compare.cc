@@ -116,8 +116,7 @@ struct Side : RecordedGraph {
     for (const SlotNode& of : content.slots.nodes) {
       if (!node(of.index).readable) continue;
       unsigned char* const bytes = reading.content.bytes.data() + node(of.index).bytes;
-      for (std::uint32_t i = 0; i < of.binding_count; ++i) {
-        const Binding& binding = content.slots.bindings[of.first_binding + i];
+      for (const Binding& binding : content.slots.bindings_of(of)) {
         binding.write(values, bytes + (binding.target - of.fields - first_byte(of.type)));
       }
     }

@@ -47,20 +47,15 @@ CallResult list_nodes(cudaGraph_t graph, std::vector<cudaGraphNode_t>* nodes) {
 
 bool Slots::update_fields(const SlotNode& node, const unsigned char* values) {
   bool changed = false;
-  for (std::uint32_t i = 0; i < node.binding_count; ++i) {
-    const Binding& binding = bindings[node.first_binding + i];
-    changed |= binding.write(values, fields.data() + binding.target);
-  }
+  for (const Binding& binding : bindings_of(node)) changed |= binding.write(values, fields.data() + binding.target);
   return changed;
 }
 
 bool Slots::differs(const SlotNode& node, const unsigned char* values) const {
   unsigned char room[detail::kMaxConvertedBytes];
-  for (std::uint32_t i = 0; i < node.binding_count; ++i) {
-    const Binding& binding = bindings[node.first_binding + i];
-    if (std::memcmp(fields.data() + binding.target, binding.bytes(values, room), binding.size) != 0) return true;
-  }
-  return false;
+  return std::ranges::any_of(bindings_of(node), [&](const Binding& binding) {
+    return std::memcmp(fields.data() + binding.target, binding.bytes(values, room), binding.size) != 0;
+  });
 }
 
 SlotNode Slots::begin(std::size_t fields_size) {

@@ -13,6 +13,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -126,6 +127,9 @@ struct Slots {
   bool update_fields(const SlotNode& node, const unsigned char* values);
   // Whether the values would change the node's fields.
   bool differs(const SlotNode& node, const unsigned char* values) const;
+  std::span<const Binding> bindings_of(const SlotNode& node) const {
+    return std::span(bindings).subspan(node.first_binding, node.binding_count);
+  }
   // The binding at this place of the node's fields, or null. The node may be null.
   const Binding* binding(const SlotNode* node, std::size_t field) const {
     for (std::uint32_t i = 0; node != nullptr && i < node->binding_count; ++i) {

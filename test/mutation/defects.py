@@ -39,8 +39,8 @@ DEFECTS = [
            ("cache", "stress")),
     Defect("the shadow of a patched node is not kept",
            "changed |= binding.write(values, fields.data() + binding.target);",
-           "std::vector<unsigned char> target(fields.begin() + binding.target, fields.end());\n"
-           "    changed |= binding.write(values, target.data());", ("cache", "stress")),
+           "changed |= binding.write(values, std::vector(fields.begin() + binding.target, fields.end()).data());",
+           ("cache", "stress")),
     Defect("sinks keep the order of the joins", "if (sinks.size() < 2) return {};", "if (true) return {};",
            ("sharing_branches", "own_graph")),
     Defect("sinks of graphs with memory nodes are ordered", "status.ok() && !inspection.has_memory_nodes()", "status.ok()",
