@@ -1,8 +1,6 @@
 // Calls the listeners of a cache (Options::listeners).
 #pragma once
 
-#include <absl/status/status.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>

@@ -2,7 +2,6 @@
 
 #include "cuda/compat.h"
 #include "cuda/errors.h"
-#include "cuda/handles.h"
 
 namespace graphcache {
 

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "cuda/device_memory.h"
-#include "exec/executable.h"
 #include "exec/graveyard.h"
 #include "graph/write.h"
 #include "graphcache/options.h"

@@ -3,7 +3,6 @@
 #include <absl/strings/cord.h>
 #include <cxxabi.h>
 
-#include <string>
 #include <utility>
 
 #include "cuda/errors.h"

@@ -11,7 +11,6 @@
 #include "graph/fields.h"
 #include "graph/inspect.h"
 #include "graph/outside.h"
-#include "graph/recording.h"
 
 namespace graphcache {
 namespace {

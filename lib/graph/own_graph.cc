@@ -15,14 +15,12 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/compat.h"
 #include "cuda/driver.h"
 #include "cuda/errors.h"
 #include "graph/capture.h"
 #include "graph/describe.h"
 #include "graph/fields.h"
 #include "graph/inspect.h"
-#include "graphcache/status.h"
 
 namespace graphcache {
 namespace {

@@ -17,7 +17,6 @@
 
 #include "cuda/audience.h"
 #include "cuda/errors.h"
-#include "exec/updated_executable.h"
 #include "graph/capture.h"
 #include "graphcache/detail/call.h"
 #include "graphcache/key.h"

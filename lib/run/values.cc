@@ -8,7 +8,6 @@
 
 #include "graph/describe.h"
 #include "graph/outside.h"
-#include "graphcache/status.h"
 #include "run/run.h"
 
 namespace graphcache {

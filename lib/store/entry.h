@@ -10,10 +10,8 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <string>
 #include <unordered_map>
-#include <vector>
 
 #include "graphcache/detail/call.h"
 #include "graphcache/key.h"
