@@ -145,12 +145,12 @@ void Policy::set_kind(KeyId key, Kind kind) {
 
 // The least recently used executable that suits. Those that hits have used since their last report are first moved to
 // their places.
-KeyId Policy::find_oldest(absl::FunctionRef<Use(KeyId)> last_use, absl::FunctionRef<bool(KeyId)> suits) {
+KeyId Policy::find_oldest(absl::FunctionRef<bool(KeyId)> suits) {
   int moves = 0;
   for (KeyId before = kNoKey;;) {
     const KeyId key = before == kNoKey ? oldest_ : entries_[before].newer;
     if (key == kNoKey) return key;
-    const Use use = last_use(key);
+    const Use use = last_use_ ? last_use_(key) : Use();
     if (use > entries_[key].last_use && ++moves <= kMostPassed) {
       used(key, use);
     } else if (suits(key)) {
@@ -163,21 +163,21 @@ KeyId Policy::find_oldest(absl::FunctionRef<Use(KeyId)> last_use, absl::Function
 
 // The executable to evict beside those of the plan. A device-updated one is only evicted if there is no plain one, not
 // even one in use, because destroying it waits for work that other streams have in flight.
-KeyId Policy::victim(const View& view, const Plan& plan) {
+KeyId Policy::victim(Idle idle, const Plan& plan) {
   const auto stays = [&](KeyId key) {
     return key != plan.lender && std::find(plan.evict.begin(), plan.evict.end(), key) == plan.evict.end();
   };
   bool has_plain = false;
-  const KeyId plain = find_oldest(view.last_use, [&](KeyId key) {
+  const KeyId plain = find_oldest([&](KeyId key) {
     if (is_device_updated(key) || !stays(key)) return false;
     has_plain = true;
-    return view.idle(key);
+    return idle(key);
   });
-  return has_plain ? plain : find_oldest(view.last_use, [&](KeyId key) { return stays(key) && view.idle(key); });
+  return has_plain ? plain : find_oldest([&](KeyId key) { return stays(key) && idle(key); });
 }
 
 // The graphs of others are read one at a time, that of the executable that would be lent or evicted first.
-Policy::ToRead Policy::to_read(KeyId key, absl::FunctionRef<Use(KeyId)> last_use) {
+Policy::ToRead Policy::to_read(KeyId key) {
   const Entry& entry = entries_[key];
   const bool always_has_table = limits_.mechanisms.tables == Mechanisms::Tables::kAlways;
   if (!limits_.mechanisms.reads || (limits_.share != Share::kAlways && has_room(entry))) return {};
@@ -185,20 +185,19 @@ Policy::ToRead Policy::to_read(KeyId key, absl::FunctionRef<Use(KeyId)> last_use
   const auto is_unread = [&](KeyId other) {
     return is_like(other) && entries_[other].is_unread && !is_device_updated(other);
   };
-  return {entry.is_unread && (always_has_table || find_oldest(last_use, is_like) != kNoKey),
-          unread_ != 0 ? find_oldest(last_use, is_unread) : kNoKey};
+  return {entry.is_unread && (always_has_table || find_oldest(is_like) != kNoKey),
+          unread_ != 0 ? find_oldest(is_unread) : kNoKey};
 }
 
-KeyId Policy::candidate(KeyId key, const View& view) {
+KeyId Policy::candidate(KeyId key, Idle idle) {
   const Entry& entry = entries_[key];
   if (limits_.share == Share::kNever || entry.is_pinned || entry.family == nullptr) return kNoKey;
   if (limits_.share == Share::kWhenFull && has_room(entry)) return kNoKey;
   const KeyId table = entry.of_class->table;
-  if (can_lend(table) && view.idle(table)) return table;
+  if (can_lend(table) && idle(table)) return table;
   if (limits_.share == Share::kWhenFull) return kNoKey;
-  return find_oldest(view.last_use, [&](KeyId other) {
-    return entries_[other].family == entry.family && !is_device_updated(other) && view.idle(other);
-  });
+  return find_oldest(
+      [&](KeyId other) { return entries_[other].family == entry.family && !is_device_updated(other) && idle(other); });
 }
 
 // Whether the key's class can have a table with a set for each member, or kManySets, in the place of these
@@ -225,9 +224,9 @@ bool Policy::wants_slots(const Entry& entry) const {
 }
 
 // Adds to the plan what has to be evicted so that this is within the limits.
-bool Policy::make_room(std::size_t executables, std::size_t bytes, const View& view, Plan* plan) {
+bool Policy::make_room(std::size_t executables, std::size_t bytes, Idle idle, Plan* plan) {
   while (executables > limits_.max_executables || !fits(bytes, 0)) {
-    const KeyId key = victim(view, *plan);
+    const KeyId key = victim(idle, *plan);
     if (key == kNoKey) return false;
     --executables;
     bytes -= this->bytes(key);
@@ -237,7 +236,7 @@ bool Policy::make_room(std::size_t executables, std::size_t bytes, const View& v
 }
 
 // Rule 2.
-Plan Policy::borrow(const Entry& entry, const Offer& offer, const View& view) {
+Plan Policy::borrow(const Entry& entry, const Offer& offer, Idle idle) {
   const Plan table{.action = Plan::Action::kTable, .rule = Rule::kSibling, .evict = {offer.lender}};
   Plan plan{.action = Plan::Action::kBorrow, .rule = Rule::kSibling, .lender = offer.lender, .evict = {}};
   if (!has_table(offer.lender)) {
@@ -249,14 +248,14 @@ Plan Policy::borrow(const Entry& entry, const Offer& offer, const View& view) {
   const std::size_t sets = entries_[offer.lender].of_class->set_bytes + offer.set_bytes;
   if (sets / entry.facts.bytes >= limits_.max_executables) return table;
   plan.set_bytes = offer.set_bytes;
-  return make_room(executables_, bytes_ + plan.set_bytes, view, &plan) ? plan : Plan();
+  return make_room(executables_, bytes_ + plan.set_bytes, idle, &plan) ? plan : Plan();
 }
 
 // Rule 3. A sibling's executable that would have to be evicted is brought over instead, or gives way to a table if the
 // class has another one: the table serves both keys.
-Plan Policy::evict(const Entry& entry, const View& view) {
+Plan Policy::evict(const Entry& entry, Idle idle) {
   Plan plan{.action = Plan::Action::kOwn, .rule = Rule::kEviction, .writes_slots = wants_slots(entry), .evict = {}};
-  if (!make_room(executables_ + 1, bytes_ + entry.facts.bytes, view, &plan)) return {};
+  if (!make_room(executables_ + 1, bytes_ + entry.facts.bytes, idle, &plan)) return {};
   if (entry.family == nullptr) return plan;
   const KeyId loser = plan.evict.front();
   if (entries_[loser].kind != Kind::kPlain || entries_[loser].facts.signature != entry.facts.signature) return plan;
@@ -265,21 +264,21 @@ Plan Policy::evict(const Entry& entry, const View& view) {
   };
   const auto is_another = [&](KeyId key) { return key != loser && is_of_class(key); };
   if (limits_.share != Share::kNever && is_of_class(loser) && has_room_for_table(entry, plan.evict) &&
-      find_oldest(view.last_use, is_another) != kNoKey) {
+      find_oldest(is_another) != kNoKey) {
     return {.action = Plan::Action::kTable, .rule = Rule::kEviction, .evict = {loser}};
   }
   return {.action = Plan::Action::kBorrow, .rule = Rule::kEviction, .lender = loser, .evict = {}};
 }
 
-Plan Policy::plan(KeyId key, const Offer& offer, const View& view) {
+Plan Policy::plan(KeyId key, const Offer& offer, Idle idle) {
   const Entry& entry = entries_[key];
   const bool has_room = this->has_room(entry);
   if (can_lend(offer.lender) && (limits_.share == Share::kAlways || (!has_room && has_table(offer.lender)))) {
-    Plan plan = borrow(entry, offer, view);
+    Plan plan = borrow(entry, offer, idle);
     if (plan.action != Plan::Action::kDirect) return plan;
   }
   Plan plan{.action = Plan::Action::kOwn, .rule = Rule::kRoom, .writes_slots = wants_slots(entry), .evict = {}};
-  if (!has_room) plan = evict(entry, view);
+  if (!has_room) plan = evict(entry, idle);
   const bool forces_table = limits_.mechanisms.tables == Mechanisms::Tables::kAlways;
   if (forces_table && plan.action == Plan::Action::kOwn && has_room_for_table(entry, plan.evict)) {
     plan.action = Plan::Action::kTable;

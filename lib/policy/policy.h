@@ -25,6 +25,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <map>
 #include <unordered_map>
@@ -100,13 +101,10 @@ class Policy {
  public:
   // The caller's present knowledge of a key: whether it is idle, and when it was last used, if that use has not been
   // reported to the policy.
-  struct View {
-    static Use no_later_use(KeyId) { return {}; }
-    absl::FunctionRef<bool(KeyId)> idle;
-    absl::FunctionRef<Use(KeyId)> last_use = no_later_use;
-  };
+  using Idle = absl::FunctionRef<bool(KeyId)>;
+  using LastUse = std::function<Use(KeyId)>;
 
-  explicit Policy(const Limits& limits) : limits_(limits) {}
+  explicit Policy(const Limits& limits, LastUse last_use = {}) : limits_(limits), last_use_(std::move(last_use)) {}
 
   // Allocates the key's entry. used() does so as well, but then it may throw.
   void add(KeyId key) {
@@ -131,18 +129,18 @@ class Policy {
     bool itself = false;
     KeyId other = kNoKey;
   };
-  ToRead to_read(KeyId key, absl::FunctionRef<Use(KeyId)> last_use);
+  ToRead to_read(KeyId key);
   // Whether a key, which may not have been captured yet, could get an executable now. Facts are of its last capture.
-  bool has_room(KeyId key, const View& view) {
-    return fits(0, entries_[key].facts.bytes) && (has_room(entries_[key]) || victim(key, view) != kNoKey);
+  bool has_room(KeyId key, Idle idle) {
+    return fits(0, entries_[key].facts.bytes) && (has_room(entries_[key]) || victim(key, idle) != kNoKey);
   }
 
   // The key whose executable this key could borrow, or kNoKey.
-  KeyId candidate(KeyId key, const View& view);
-  Plan plan(KeyId key, const Offer& offer, const View& view);
+  KeyId candidate(KeyId key, Idle idle);
+  Plan plan(KeyId key, const Offer& offer, Idle idle);
   // The key whose executable is evicted first if the device runs out of memory, or kNoKey. The caller reports it by
   // lost().
-  KeyId victim(KeyId in_favour_of, const View& view) { return victim(view, {.lender = in_favour_of, .evict = {}}); }
+  KeyId victim(KeyId in_favour_of, Idle idle) { return victim(idle, {.lender = in_favour_of, .evict = {}}); }
 
   // The plan is carried out: the key now has its executable, and the evicted keys have none.
   void done(KeyId key, const Plan& plan);
@@ -217,9 +215,9 @@ class Policy {
   void set_kind(KeyId key, Kind kind);
   void hand_over(KeyId from, KeyId to);
 
-  KeyId find_oldest(absl::FunctionRef<Use(KeyId)> last_use, absl::FunctionRef<bool(KeyId)> suits);
-  KeyId victim(const View& view, const Plan& plan);
-  bool make_room(std::size_t executables, std::size_t bytes, const View& view, Plan* plan);
+  KeyId find_oldest(absl::FunctionRef<bool(KeyId)> suits);
+  KeyId victim(Idle idle, const Plan& plan);
+  bool make_room(std::size_t executables, std::size_t bytes, Idle idle, Plan* plan);
 
   bool fits(std::size_t taken, std::size_t bytes) const {
     return bytes <= limits_.max_device_bytes && taken <= limits_.max_device_bytes - bytes;
@@ -230,10 +228,11 @@ class Policy {
   bool can_lend(KeyId key) const { return key != kNoKey && is_live(key) && !entries_[key].is_pinned; }
   bool has_room_for_table(const Entry& entry, const std::vector<KeyId>& in_place_of) const;
   bool wants_slots(const Entry& entry) const;
-  Plan borrow(const Entry& entry, const Offer& offer, const View& view);
-  Plan evict(const Entry& entry, const View& view);
+  Plan borrow(const Entry& entry, const Offer& offer, Idle idle);
+  Plan evict(const Entry& entry, Idle idle);
 
   const Limits limits_;
+  const LastUse last_use_;
   std::deque<Entry> entries_;  // By key.
   // An ordered map, because an insertion never takes as long as one that makes a hash table grow.
   std::map<std::pair<std::uint64_t, std::uint64_t>, Family> families_;  // By signature and stream.

@@ -145,7 +145,7 @@ bool Store::begin(Entry* locked, bool captures) {
   sweep();
   // Nothing is evicted for this, because the capture may still fail.
   const auto is_idle = [&](KeyId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return index_.of(id)->lock.is_free(); };
-  return policy_.has_room(locked->id, {is_idle, last_use_of()});
+  return policy_.has_room(locked->id, is_idle);
 }
 
 void Store::captured(Entry* locked, const GraphFacts& facts, std::size_t nodes, std::size_t slot_nodes,
@@ -179,7 +179,7 @@ Store::ToRead Store::join_family(Entry* locked, std::uint64_t stream) {
   MutexLock lock(mutex_);
   if (locked->erased) return {};  // Other keys cannot get what an erased entry gets.
   policy_.moved(locked->id, stream);
-  const Policy::ToRead to_read = policy_.to_read(locked->id, last_use_of());
+  const Policy::ToRead to_read = policy_.to_read(locked->id);
   Entry* const other = to_read.other == kNoKey ? nullptr : index_.of(to_read.other);
   return {to_read.itself, other != nullptr && other->lock.try_lock() ? other : nullptr};
 }
@@ -204,14 +204,14 @@ Store::Decision Store::decide(Entry* entry, Entry* lender, std::size_t set_bytes
   const auto lock_victim = [&](KeyId id) { return may_evict && locked.try_lock(id); };
   Decision made{std::nullopt, lender, {}};
   if (lender == nullptr) {
-    const KeyId found = policy_.candidate(entry->id, {lock_idle, last_use_of()});
+    const KeyId found = policy_.candidate(entry->id, lock_idle);
     if (found != kNoKey) {
       made.lender = locked.give(index_.of(found));
       return made;
     }
   }
   const Offer offer{lender == nullptr ? kNoKey : lender->id, set_bytes};
-  const Plan& plan = made.plan.emplace(policy_.plan(entry->id, offer, {lock_victim, last_use_of()}));
+  const Plan& plan = made.plan.emplace(policy_.plan(entry->id, offer, lock_victim));
   made.victims.reserve(plan.evict.size());  // Nothing below throws.
   policy_.done(entry->id, plan);
   for (const KeyId id : plan.evict) {
@@ -240,7 +240,7 @@ Entry* Store::evict_one(const Entry* in_favour_of) {
   MutexLock lock(mutex_);
   Locked locked(*this, nullptr);
   const auto lock_idle = [&](KeyId id) { return locked.try_lock(id); };
-  const KeyId id = policy_.victim(in_favour_of->id, {lock_idle, last_use_of()});
+  const KeyId id = policy_.victim(in_favour_of->id, lock_idle);
   if (id == kNoKey) return nullptr;
   Entry* const victim = locked.give(index_.of(id));
   count_eviction(victim);

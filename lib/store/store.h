@@ -43,7 +43,7 @@ class Store {
       : max_templates_(max_templates),
         epoch_(epoch),
         index_(std::max(max_templates, limits.max_executables)),
-        policy_(limits) {}
+        policy_(limits, [this](KeyId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return index_.of(id)->last_use(); }) {}
 
   // ---- Finding an entry ----
 
@@ -159,11 +159,6 @@ class Store {
   void forget_signature(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void erase(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  // What the policy asks: when a key was last used.
-  auto last_use_of() const {
-    return [this](KeyId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return index_.of(id)->last_use(); };
-  }
 
   // Calls look(entry) under the lock for each entry that can be found, and then take(result) without it.
   template <class Look, class Take>

@@ -79,7 +79,7 @@ inline std::string text_of(const Plan& plan) {
 class PolicyCalls : public testing::Test {
  protected:
   void set_limits(const Limits& limits) {
-    policy_ = std::make_unique<Policy>(limits);
+    policy_ = std::make_unique<Policy>(limits, last_use_);
     look_ = std::make_unique<PolicyChecker>(*policy_);
     captured_.clear();
     uses_.clear();
@@ -92,7 +92,8 @@ class PolicyCalls : public testing::Test {
   const PolicyChecker& look() const { return *look_; }
 
   void make_busy(const std::set<KeyId>& keys) { busy_ = keys; }
-  Policy::View view() const { return {idle_, last_use_}; }
+  Policy::Idle view() const { return idle_; }
+  std::size_t asked_for_uses() const { return asked_for_uses_; }
 
   // A run that is not a hit, and one that is, which is not reported.
   void use(KeyId key) { policy().used(key, uses_[key] = {++epoch_, ++tick_}); }
@@ -155,7 +156,7 @@ class PolicyCalls : public testing::Test {
   KeyId victim() { return policy().victim(kNoKey, view()); }
   // The graphs that the run reads, in order.
   Keys to_read(KeyId key) {
-    const Policy::ToRead read = policy().to_read(key, last_use_);
+    const Policy::ToRead read = policy().to_read(key);
     Keys keys;
     if (read.other != kNoKey) keys.push_back(read.other);
     if (read.itself) keys.push_back(key);
@@ -202,7 +203,11 @@ class PolicyCalls : public testing::Test {
   std::map<KeyId, Use> uses_;
   std::uint64_t epoch_ = 0, tick_ = 0;
   const std::function<bool(KeyId)> idle_ = [this](KeyId key) { return !busy_.contains(key); };
-  const std::function<Use(KeyId)> last_use_ = [this](KeyId key) { return uses_[key]; };
+  std::size_t asked_for_uses_ = 0;
+  const std::function<Use(KeyId)> last_use_ = [this](KeyId key) {
+    ++asked_for_uses_;
+    return uses_[key];
+  };
 };
 
 }  // namespace graphcache

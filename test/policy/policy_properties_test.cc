@@ -61,7 +61,7 @@ class World {
         random_(seed),
         limits_(limits),
         variety_(variety),
-        policies_{Policy(limits), Policy(limits)} {
+        policies_{Policy(limits, last_use_), Policy(limits, last_use_)} {
     for_both([&](Policy& policy) { policy.add(static_cast<KeyId>(variety.keys - 1)); });
   }
 
@@ -320,11 +320,9 @@ class World {
       move(key, random_.below(variety_.streams));
     }
     read_what_is_needed(key);
-    const KeyId victim = of_both([&](Policy& policy) { return policy.victim(kNoKey, {idle_, last_use_}); });
+    const KeyId victim = of_both([&](Policy& policy) { return policy.victim(kNoKey, idle_); });
     EXPECT_EQ(victim, first(losers()));
-    EXPECT_EQ(of_both([&](Policy& policy) {
-                return policy.has_room(key, {idle_, last_use_});
-              }),
+    EXPECT_EQ(of_both([&](Policy& policy) { return policy.has_room(key, idle_); }),
               facts(key).bytes <= limits_.max_device_bytes && (has_room(key) || victim != kNoKey));
     if (random_.one_in(12)) return warm(key);
     for (int tries = 0; !settle(key); ++tries) ASSERT_LT(tries, 8) << "a refused plan is made again and again";
@@ -332,7 +330,7 @@ class World {
 
   void read_what_is_needed(KeyId key) {
     const auto [itself, other] = of_both([&](Policy& policy) {
-      const Policy::ToRead to_read = policy.to_read(key, last_use_);
+      const Policy::ToRead to_read = policy.to_read(key);
       return std::pair(to_read.itself, to_read.other);
     });
     const auto is_like = [&](KeyId one) { return facts(one).shape == facts(key).shape; };
@@ -355,7 +353,7 @@ class World {
   void warm(KeyId key) {
     if (find_lender(key) != kNoKey) return;
     const auto nobody = [](KeyId) { return false; };
-    const Plan plan = plan_of_both(key, {}, {nobody, last_use_});
+    const Plan plan = plan_of_both(key, {}, nobody);
     EXPECT_EQ(plan.action == Action::kDirect, !has_room(key)) << "made ready";
     EXPECT_TRUE(plan.lender == kNoKey && plan.evict.empty()) << "made ready";
     if (plan.action == Action::kDirect) return;
@@ -363,13 +361,13 @@ class World {
   }
 
   KeyId find_lender(KeyId key) {
-    const KeyId found = of_both([&](Policy& policy) { return policy.candidate(key, {idle_, last_use_}); });
+    const KeyId found = of_both([&](Policy& policy) { return policy.candidate(key, idle_); });
     EXPECT_EQ(found, lender(key)) << "the lender of key " << key;
     return testing::Test::HasFailure() ? kNoKey : found;
   }
 
-  Plan plan_of_both(KeyId key, const Offer& offer, const Policy::View& view) {
-    const Plan a = policies_[0].plan(key, offer, view), b = policies_[1].plan(key, offer, view);
+  Plan plan_of_both(KeyId key, const Offer& offer, Policy::Idle idle) {
+    const Plan a = policies_[0].plan(key, offer, idle), b = policies_[1].plan(key, offer, idle);
     EXPECT_TRUE(a.action == b.action && a.rule == b.rule && a.lender == b.lender && a.evict == b.evict &&
                 a.set_bytes == b.set_bytes && a.writes_slots == b.writes_slots)
         << "equal calls, other plans";
@@ -389,7 +387,7 @@ class World {
       if (has_table(found) && !has_set(found, key)) offer.set_bytes = facts(key).set_bytes;
       if (random_.one_in(10)) offer = {};  // It could not be locked.
     }
-    const Plan plan = plan_of_both(key, offer, {idle_, last_use_});
+    const Plan plan = plan_of_both(key, offer, idle_);
     if (!follows_the_rules(key, offer, plan)) return true;
     const Executable lent = plan.action == Action::kBorrow ? keys_[plan.lender].executable : Executable();
     carry_out(key, plan);
@@ -605,12 +603,12 @@ class World {
   Random random_;
   const Limits limits_;
   const Variety variety_;
+  const std::function<Use(KeyId)> last_use_ = [this](KeyId key) { return keys_[key].last_use; };
   Policy policies_[2];
   std::vector<Key> keys_ = std::vector<Key>(variety_.keys);
   std::vector<bool> refuses_table_ = std::vector<bool>(classes());  // By class.
   std::uint64_t epoch_ = 0, tick_ = 0;
   const std::function<bool(KeyId)> idle_ = [this](KeyId key) { return is_idle(key); };
-  const std::function<Use(KeyId)> last_use_ = [this](KeyId key) { return keys_[key].last_use; };
 };
 
 class PolicyPropertiesTest : public testing::Test {

@@ -41,7 +41,7 @@ class Cache : public SimPolicy {
   void miss(const Run& run) {
     const auto idle = [&](KeyId key) { return !ledger_.is_in_use(executables_[key]); };
     if (!captured_[run.key]) {
-      if (!policy_.has_room(run.key, {idle})) return;
+      if (!policy_.has_room(run.key, idle)) return;
       GraphFacts facts = facts_of(ledger_.graph(run.key));
       facts.signature = 0;
       ledger_.capture(run.key);
@@ -53,10 +53,10 @@ class Cache : public SimPolicy {
       ledger_.read(key);
       policy_.described(key, facts_of(ledger_.graph(key)));
     };
-    const Policy::ToRead to_read = policy_.to_read(run.key, Policy::View::no_later_use);
+    const Policy::ToRead to_read = policy_.to_read(run.key);
     if (to_read.itself) read(run.key);
     if (to_read.other != kNoKey && idle(to_read.other)) read(to_read.other);
-    const Plan plan = policy_.plan(run.key, offer(run.key, policy_.candidate(run.key, {idle})), {idle});
+    const Plan plan = policy_.plan(run.key, offer(run.key, policy_.candidate(run.key, idle)), idle);
     carry_out(run.key, plan);
     policy_.done(run.key, plan);
   }
