@@ -110,8 +110,6 @@ Core::Core(Options given)
       asked(given),
       enabled(invalid.ok() && given.max_executables > 0 && !is_set("GRAPHCACHE_DISABLE")),
       logs_to_stderr(is_set("GRAPHCACHE_LOG")),
-      audience(std::make_shared<const Audience>(given.listeners)),
-      options(given),
       store({.share = given.share,
              .max_executables = static_cast<std::size_t>(std::max(given.max_executables, 0)),
              .max_device_bytes = given.max_device_bytes,

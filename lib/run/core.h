@@ -97,9 +97,9 @@ class Core {
   const Options asked;
   const bool enabled;  // Whether anything is captured.
   const bool logs_to_stderr;
-  const std::shared_ptr<const Audience> audience;
+  const std::shared_ptr<const Audience> audience = std::make_shared<const Audience>(asked.listeners);
   // The following are set by begin().
-  Options options;  // With the actual device.
+  Options options = asked;  // With the actual device.
   std::shared_ptr<Device> device;
   const detail::DiagnoseInterface* diagnoser = nullptr;  // Null unless Options::diagnose is set and works.
 

@@ -30,15 +30,7 @@ absl::StatusOr<Outcome> run(Core& core, const Key& key, cudaStream_t given, cons
 
 Run::Run(Core& core, const Key& key, cudaStream_t stream, const detail::Call& call, detail::Remembered* remembered,
          Entry* found)
-    : core_(core),
-      key_(key),
-      stream_(name_of(stream)),
-      given_(stream),
-      where_(stream_),
-      call_(call),
-      site_(call.site),
-      remembered_(remembered),
-      entry_(found, {core}) {}
+    : core_(core), key_(key), given_(stream), call_(call), remembered_(remembered), entry_(found, {core}) {}
 
 // The store may have found entries that are gone, also if the run has failed early.
 Run::~Run() {

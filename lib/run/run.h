@@ -146,11 +146,11 @@ class Run {
 
   Core& core_;
   const Key& key_;
-  const cudaStream_t stream_;  // Named cudaStreamLegacy if it is the legacy stream.
-  const cudaStream_t given_;   // The name that the caller gave, for `fn`.
-  LaunchStream where_;         // The stream of the run's launch, with its id if that was looked up.
+  const cudaStream_t given_;                     // The name that the caller gave, for `fn`.
+  const cudaStream_t stream_ = name_of(given_);  // Named cudaStreamLegacy if it is the legacy stream.
+  LaunchStream where_ = LaunchStream(stream_);   // The stream of the run's launch, with its id if that was looked up.
   const detail::Call& call_;
-  detail::Site site_;                     // With what is known of the memory that values point to.
+  detail::Site site_ = call_.site;        // With what is known of the memory that values point to.
   detail::Remembered* const remembered_;  // The entry that a step remembers, or null if this is not a step.
 
   std::string finding_;  // Of verify mode, about a graph that the run replays all the same.
