@@ -11,6 +11,7 @@
 
 #include "cuda/errors.h"
 #include "cuda/mutex.h"
+#include "cuda/this_thread.h"
 #include "run/run.h"
 
 // With structure checks, test/structure checks the cache after such a call.
@@ -27,7 +28,11 @@ bool detail::hides_its_code(const std::type_info& type) {
 }
 
 Cache::Cache(const Options& options) : core_(std::make_unique<Core>(options)) { hits()->cache = this; }
-Cache::~Cache() { hits()->cache = nullptr; }
+Cache::~Cache() {
+  const detail::NotCancelled not_cancelled;
+  hits()->cache = nullptr;
+  core_.reset();
+}
 const std::shared_ptr<detail::Hits>& Cache::hits() const { return core_->hits; }
 absl::StatusOr<Outcome> Cache::run_call(const Key& key, cudaStream_t stream, const detail::Call& call) {
   return graphcache::run(*GRAPHCACHE_CHECKED(core_), key, stream, call);

@@ -35,7 +35,8 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
 
   std::atomic<cudaError_t> late_error{cudaSuccess};  // Of a launch whose executable is gone.
 
-  explicit DeviceMemory(int device) : device_(device) {}
+  explicit DeviceMemory(int device, bool has_other_devices = true)
+      : device_(device), has_other_devices_(has_other_devices) {}
   ~DeviceMemory();
 
   // How much take() takes for so many bytes: a power of two, so that few sizes differ.
@@ -54,6 +55,9 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   // Enqueues a copy to a block, and marks its end by an event, which it makes if there is none. The bytes may be gone
   // when it returns.
   CallResult copy(void* to, const void* from, std::size_t bytes, Event* end);
+
+  // Whether memory may be of another device.
+  bool has_other_devices() const { return has_other_devices_; }
 
   // Frees what has come back, and waits for the device.
   void trim() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -78,6 +82,7 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   void give(Pieces::iterator piece) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
 
   const int device_;
+  const bool has_other_devices_;
   Mutex mutex_;
   OwnedStream stream_ ABSL_GUARDED_BY(mutex_);  // Made at its first use.
   Pieces free_ ABSL_GUARDED_BY(mutex_), taken_ ABSL_GUARDED_BY(mutex_);

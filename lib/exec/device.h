@@ -16,9 +16,9 @@
 namespace graphcache {
 
 struct Device {
-  // `options` name the actual device.
-  Device(const Options& options, std::shared_ptr<const Audience> audience)
-      : memory(std::make_shared<DeviceMemory>(options.device)),
+  // `options` name the actual device, of so many.
+  Device(const Options& options, int devices, std::shared_ptr<const Audience> audience)
+      : memory(std::make_shared<DeviceMemory>(options.device, devices > 1)),
         setter(options.device, memory, options.capture_mode),
         graveyard(options.device, std::move(audience)) {}
 

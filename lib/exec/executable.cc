@@ -43,17 +43,12 @@ bool applies_nothing(cudaError_t error) {
 
 constexpr const char *kSetsCopy = "cudaGraphExecMemcpyNodeSetParams1D", *kSetsSet = "cudaGraphExecMemsetNodeSetParams";
 
-// Whether an instantiation makes this copy one of the device's (docs/semantics.md). Such a copy must never be one of
-// pageable memory. Any other must not be launched once other memory is at its addresses.
-bool becomes_devices(const cudaMemcpy3DParms& copy, const Content& content) {
-  if (copy.dstPtr.ptr == nullptr || copy.srcPtr.ptr == nullptr) return false;  // To or from an array.
-  const auto type_of = [&](const void* end) {
-    return content.allocates(end) ? cudaMemoryTypeDevice : PointerAttributes(end).type;
-  };
-  const cudaMemoryType to = type_of(copy.dstPtr.ptr), from = type_of(copy.srcPtr.ptr);
+// Whether an instantiation makes a copy between such memory one of the device's (docs/semantics.md). Such a copy must
+// never be one of pageable memory. Any other must not be launched once other memory is at its addresses.
+bool becomes_devices(cudaMemoryType to, cudaMemoryType from, cudaMemcpyKind kind) {
   const auto any_is = [&](cudaMemoryType type) { return to == type || from == type; };
-  const auto is_kind = [&](cudaMemcpyKind a, cudaMemcpyKind b) { return copy.kind == a || copy.kind == b; };
-  if (any_is(cudaMemoryTypeUnregistered)) return false;
+  const auto is_kind = [&](cudaMemcpyKind a, cudaMemcpyKind b) { return kind == a || kind == b; };
+  if (any_is(cudaMemoryTypeUnregistered)) return false;  // Or an array.
   if (from == cudaMemoryTypeManaged && is_kind(cudaMemcpyHostToDevice, cudaMemcpyHostToHost)) return false;
   if (to == cudaMemoryTypeManaged && is_kind(cudaMemcpyDeviceToHost, cudaMemcpyHostToHost)) return false;
   return any_is(cudaMemoryTypeManaged) || !any_is(cudaMemoryTypeHost);
@@ -118,23 +113,27 @@ std::uint64_t Executable::id_at(const void* end) {
 }
 
 // Memory of the graph is the device's to the driver. The runtime does not know it until a launch has allocated it.
-Executable::HeldCopy Executable::held(const Content& content, std::uint32_t node, bool is_of_device, const void* dst,
-                                      const void* src) {
-  HeldCopy copy{node, is_of_device, false, dst, src};
-  const auto is_asked = [&](const void* end) { return end != nullptr && !content.allocates(end); };
-  if (is_of_device) {
-    const PointerAttributes to(dst), from(src);
-    const auto is_pageable = [&](const void* end, const PointerAttributes& at) {
-      return is_asked(end) && (at.is_pageable() || at.query.error != cudaSuccess);
-    };
-    copy.is_pageable = is_pageable(dst, to) || is_pageable(src, from);
-    const bool is_far = is_asked(dst) && is_asked(src) && to.device != from.device;
-    const bool is_of_host = to.type == cudaMemoryTypeHost || from.type == cudaMemoryTypeHost;
-    if (!copy.is_pageable && !is_far && !is_of_host) return copy;
+Executable::HeldCopy::End Executable::end_at(const Content& content, const void* at) {
+  if (at == nullptr) return {};
+  if (content.allocates(at)) return {at, cudaMemoryTypeDevice};
+  const PointerAttributes memory(at);
+  const bool is_known = memory.query.error == cudaSuccess;
+  return {at, is_known ? memory.type : cudaMemoryTypeUnregistered, memory.device};
+}
+
+// The device's copies within one device keep no mapping of their memory.
+void Executable::ask(const Content& content, HeldCopy* copy) {
+  const bool is_of_host = copy->dst.type == cudaMemoryTypeHost || copy->src.type == cudaMemoryTypeHost;
+  if (copy->is_of_device && copy->is_fit() && copy->dst.device == copy->src.device && !is_of_host) return;
+  for (HeldCopy::End* const end : {&copy->dst, &copy->src}) {
+    if (end->at != nullptr && !content.allocates(end->at)) end->id = id_at(end->at);
   }
-  if (is_asked(dst)) copy.dst_id = id_at(dst);
-  if (is_asked(src)) copy.src_id = id_at(src);
-  return copy;
+}
+
+Executable::HeldCopy Executable::again(const Content& content, const HeldCopy& copy, const void* dst, const void* src) {
+  HeldCopy again{copy.node, copy.is_of_device, end_at(content, dst), end_at(content, src)};
+  ask(content, &again);
+  return again;
 }
 
 // Copies of an update keep what counts of those at the instantiation.
@@ -142,9 +141,12 @@ CallResult Executable::copies_of(const Template& graph, const Content& content, 
   return graph.each_copy(content, [&](cudaGraphNode_t node, std::uint32_t index) {
     cudaMemcpy3DParms copy = {};
     const CallResult read{"cudaGraphMemcpyNodeGetParams", cudaGraphMemcpyNodeGetParams(node, &copy)};
+    HeldCopy held{index, false, end_at(content, copy.dstPtr.ptr), end_at(content, copy.srcPtr.ptr)};
     const std::size_t i = out->size();
-    const bool is_of_device = i < copies_.size() ? copies_[i].is_of_device : becomes_devices(copy, content);
-    out->push_back(held(content, index, is_of_device, copy.dstPtr.ptr, copy.srcPtr.ptr));
+    held.is_of_device =
+        i < copies_.size() ? copies_[i].is_of_device : becomes_devices(held.dst.type, held.src.type, copy.kind);
+    ask(content, &held);
+    out->push_back(held);
     return read;
   });
 }
@@ -161,12 +163,13 @@ Executable::HeldCopy* Executable::held_copy(const SlotNode& node) {
 
 bool Executable::has_its_memory(const unsigned char* values) {
   if (!asks_for_memory_) return true;
-  const auto is_there = [](const void* end, std::uint64_t id) { return id == 0 || id_at(end) == id; };
+  const auto is_there = [](const HeldCopy::End& end) { return end.id == 0 || id_at(end.at) == end.id; };
   return std::ranges::all_of(copies_, [&](HeldCopy& copy) {
     const SlotNode* const node = copy.has_ids() ? slots_.node(copy.node) : nullptr;
     if (node != nullptr && values != nullptr && slots_.differs(*node, values)) return true;
-    if (is_there(copy.dst, copy.dst_id) && is_there(copy.src, copy.src_id)) return true;
+    if (is_there(copy.dst) && is_there(copy.src)) return true;
     if (node == nullptr || copy.is_of_device) return false;
+    if (!again(*content_, copy, copy.dst.at, copy.src.at).can_follow(copy)) return false;
     copy.is_known = false;
     has_unknown_copies_ = true;
     return true;
@@ -253,7 +256,7 @@ BroughtOver Executable::bring_over(const Template& graph, std::shared_ptr<const 
   if (brought.is_whole) return brought;
   if (const HeldCopy* const copy = unfit(copies)) {
     brought.result = {"cudaGraphExecUpdate", cudaErrorInvalidValue};
-    if (to->slots.node(copy->node) == nullptr) return refuse(copy->node, "pageable memory cannot take its place");
+    if (to->slots.node(copy->node) == nullptr) return refuse(copy->node, "other memory cannot take its place");
     brought.is_whole = true;  // Other values may be fit.
     return brought;
   }
@@ -304,16 +307,16 @@ CallResult Executable::set_kernel(const SlotNode& node) {
 CallResult Executable::set_memcpy(const SlotNode& node) {
   Copy copy;
   if (const CallResult taken = take(slots_, node, memory_, &copy); taken.error != cudaSuccess) return taken;
-  if (HeldCopy* const before = held_copy(node)) {
-    const bool moves = before->dst != copy.dst || before->src != copy.src;
-    HeldCopy now{node.index, before->is_of_device, false, copy.dst, copy.src};
-    now.is_known = false;
-    const bool asks = moves ? now.is_of_device : !before->is_known || before->has_ids();
-    if (asks) now = held(*content_, node.index, now.is_of_device, copy.dst, copy.src);
+  HeldCopy& held = *held_copy(node);
+  const bool moves = held.dst.at != copy.dst || held.src.at != copy.src;
+  const bool asks = moves ? held.is_of_device || memory_.has_other_devices() : !held.is_known || held.has_ids();
+  HeldCopy now{node.index, held.is_of_device, {copy.dst}, {copy.src}, /*is_known=*/asks};
+  if (asks) {
+    now = again(*content_, held, copy.dst, copy.src);
     // The call would succeed, and the launch would destroy the context (docs/semantics.md).
-    if (now.is_of_device && now.is_pageable) return {kSetsCopy, cudaErrorInvalidValue};
-    if (moves || asks) *before = now;
+    if (!(held.is_known ? now.can_follow(held) : now.is_fit())) return {kSetsCopy, cudaErrorInvalidValue};
   }
+  if (moves || asks) held = now;
   return {kSetsCopy, cudaGraphExecMemcpyNodeSetParams1D(exec_.get(), base_.nodes[node.index], copy.dst, copy.src,
                                                         copy.bytes, copy.kind)};
 }

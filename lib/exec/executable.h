@@ -106,28 +106,52 @@ class Executable {
 
   // A copy as it was set last.
   struct HeldCopy {
+    struct End {
+      const void* at = nullptr;  // Null for an array.
+      // Its memory: pageable if CUDA does not know it, of an unknown device if the graph allocates it.
+      cudaMemoryType type = cudaMemoryTypeUnregistered;
+      int device = kUnknownMemory;
+      // The id of its allocation, kPageable if there is none, or 0 if it is not asked for.
+      std::uint64_t id = 0;
+
+      bool is_pageable() const { return at != nullptr && type == cudaMemoryTypeUnregistered; }
+      bool is_of_another_device(const End& before) const {
+        return type == cudaMemoryTypeDevice && (before.type != type || before.device != device);
+      }
+    };
+    static constexpr std::uint64_t kPageable = UINT64_MAX;
+
     std::uint32_t node = 0;     // Its index: see Template::each_copy().
     bool is_of_device = false;  // By the memory at the instantiation, for good.
-    bool is_pageable = false;   // Whether an end is in pageable memory.
-    const void *dst = nullptr, *src = nullptr;
-    // The ids of their allocations, kPageable if there is none, or 0 if they are not asked for.
-    static constexpr std::uint64_t kPageable = UINT64_MAX;
-    std::uint64_t dst_id = 0, src_id = 0;
+    End dst, src;
     // If not, the next patch sets it again and asks for its memory: a patch has moved it without that, because most
     // copies that move do so in each run, or other memory is there.
     bool is_known = true;
-    bool has_ids() const { return dst_id != 0 || src_id != 0; }
+
+    bool has_ids() const { return dst.id != 0 || src.id != 0; }
+    bool is_fit() const { return !is_of_device || (!dst.is_pageable() && !src.is_pageable()); }
+    // Whether an executable that holds `before` can have this copy in its place. CUDA refuses memory of another device,
+    // except at addresses that stay, where the launch loses the context (docs/semantics.md).
+    bool can_follow(const HeldCopy& before) const {
+      const bool stays = dst.at == before.dst.at && src.at == before.src.at;
+      return is_fit() && (!stays || (!dst.is_of_another_device(before.dst) && !src.is_of_another_device(before.src)));
+    }
   };
   static std::uint64_t id_at(const void* end);
-  static HeldCopy held(const Content& content, std::uint32_t node, bool is_of_device, const void* dst, const void* src);
+  static HeldCopy::End end_at(const Content& content, const void* at);
+  // Asks for the ids of its allocations, where these count.
+  static void ask(const Content& content, HeldCopy* copy);
+  // This one, asked for anew at these addresses.
+  static HeldCopy again(const Content& content, const HeldCopy& copy, const void* dst, const void* src);
   void note_copies();  // Sets what is known of all of `copies_`.
   HeldCopy* held_copy(const SlotNode& node);
   CallResult copies_of(const Template& graph, const Content& content, std::vector<HeldCopy>* out) const;
-  // The first copy of pageable memory, where the executable cannot have one.
-  static const HeldCopy* unfit(const std::vector<HeldCopy>& copies) {
-    const auto is_unfit = [](const HeldCopy& copy) { return copy.is_of_device && copy.is_pageable; };
-    const auto found = std::ranges::find_if(copies, is_unfit);
-    return found != copies.end() ? &*found : nullptr;
+  // The first of these copies that the executable cannot have, or null.
+  const HeldCopy* unfit(const std::vector<HeldCopy>& copies) const {
+    for (std::size_t i = 0; i < copies.size(); ++i) {
+      if (!copies[i].can_follow(copies_[i])) return &copies[i];
+    }
+    return nullptr;
   }
 
   // Takes a content, as its graph is now or, without a graph, as captured. Returns the former slots.

@@ -84,6 +84,9 @@ class Graveyard {
   // Destroys all waiting objects whose launches are complete, or, if it is patient, are so a little later. If it
   // `waits`, it first waits for the device, so that nothing is left, and then it fails only by fatal errors.
   CallResult collect_all(bool waits = false, bool is_patient = false) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits for all work of the device, as cudaFree does. That does not break captures, while cudaDeviceSynchronize may
+  // (docs/semantics.md).
+  CallResult wait() const;
   // What is added from now on is of the context with this id.
   void begin(std::uint64_t context) ABSL_LOCKS_EXCLUDED(mutex_);
   // That id, or 0 before begin().
@@ -109,9 +112,6 @@ class Graveyard {
   static bool is_done(Grave& grave, const LaunchStream& stream, bool waits = false);
   // Makes the grave's fence, unless its state is known. Returns false if that is impossible.
   bool fence(Grave& grave) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits for all work of the device, as cudaFree does. That does not break captures, while cudaDeviceSynchronize may
-  // (docs/semantics.md).
-  CallResult wait() const;
   void put_back(std::list<Grave> waiting) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const int device_;

@@ -1,7 +1,5 @@
 #include "graphcache/capture_gate.h"
 
-#include <pthread.h>
-
 #include <array>
 #include <condition_variable>
 #include <cstddef>
@@ -9,6 +7,7 @@
 #include <map>
 
 #include "cuda/mutex.h"
+#include "cuda/this_thread.h"
 #include "graph/capture.h"
 #include "graph/recording.h"
 
@@ -25,15 +24,13 @@ struct CaptureGate::Turns {
   enum Group : std::size_t { kPrograms, kCaptures };
 
   void enter(Group group) {
-    int before = 0;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);  // A ticket whose thread is gone would never be served.
+    const detail::NotCancelled to_be_served;  // A ticket whose thread is gone would never be.
     const MutexLock lock(mutex);
     const std::uint64_t ticket = next_ticket++;
     while (serving != ticket || inside[kCaptures - group] != 0) changed.wait(mutex);
     ++inside[group];
     ++serving;
     changed.notify_all();
-    pthread_setcancelstate(before, nullptr);
   }
   void leave(Group group) {
     const MutexLock lock(mutex);

@@ -108,7 +108,7 @@ const Slots kNoSlots;
 struct Side : RecordedGraph {
   // Returns whether the graph can be read.
   bool read() {
-    std::optional<Reading> read = read_all(graph);
+    std::optional<Reading> read = read_all(graph, graph.empty() ? kNoSlots : content.slots);
     if (!read) return false;
     reading = *std::move(read);
     if (own.empty()) list_own_memory();

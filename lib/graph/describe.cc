@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <type_traits>
 #include <unordered_map>
@@ -402,10 +403,27 @@ Change change(const Content& from, const Content& to, std::uint32_t index) {
   return same ? Change::kNone : Change::kArguments;
 }
 
-std::optional<Reading> read_all(const Template& from) {
+std::optional<Reading> read_all(const Template& from, const Slots& slots) {
   LastErrorGuard last_error;
   Reading reading;
   if (!Reader(from, &reading.content, &reading).read()) return std::nullopt;
+  struct Range {
+    std::size_t offset, size;
+  };
+  constexpr Range kOfCopy[] = {{offsetof(cudaMemcpy3DParms, dstPtr.ptr), sizeof(void*)},
+                               {offsetof(cudaMemcpy3DParms, srcPtr.ptr), sizeof(void*)},
+                               {offsetof(cudaMemcpy3DParms, extent.width), sizeof(std::size_t)}};
+  constexpr Range kOfSet[] = {{offsetof(cudaMemsetParams, dst), sizeof(void*)},
+                              {offsetof(cudaMemsetParams, value), sizeof(unsigned)},
+                              {offsetof(cudaMemsetParams, width), sizeof(std::size_t)}};
+  for (const SlotNode& node : slots.nodes) {
+    const NodeContent& read = reading.content.nodes[node.index];
+    if (node.type == cudaGraphNodeTypeKernel || read.size == 0) continue;
+    for (const Range& range : node.type == cudaGraphNodeTypeMemcpy ? kOfCopy : kOfSet) {
+      std::memcpy(reading.content.bytes.data() + read.bytes + range.offset,
+                  slots.fields.data() + node.fields + range.offset, range.size);
+    }
+  }
   return reading;
 }
 

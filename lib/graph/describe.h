@@ -50,7 +50,8 @@ struct Reading {
   std::vector<std::uint32_t> sizes;  // Size in bytes of each of the arguments.
   std::vector<Part> parts;           // One part for each node.
 };
-// Returns nothing if the nodes' types or dependencies cannot be read.
-std::optional<Reading> read_all(const Template& from);
+// Copies and sets with slots are as captured, although they may have a later run's values (Executable::renew). Returns
+// nothing if the nodes' types or dependencies cannot be read.
+std::optional<Reading> read_all(const Template& from, const Slots& slots);
 
 }  // namespace graphcache

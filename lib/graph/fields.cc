@@ -143,7 +143,7 @@ std::vector<Field> fields_of(const Reading& reading, const Slots& slots, std::ui
 
 bool read_graph_info(const Template& from, const Content& content, GraphInfo* info) {
   const LastErrorGuard last_error;
-  const std::optional<Reading> reading = read_all(from);
+  const std::optional<Reading> reading = read_all(from, content.slots);
   if (!reading) return false;
   for (std::uint32_t i = 0; i < from.nodes.size(); ++i) {
     const NodeContent& of = reading->content.nodes[i];

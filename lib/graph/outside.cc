@@ -78,7 +78,7 @@ std::uint64_t memory_kind(std::uint64_t address, int device) {
 }
 
 void note_allocations(const Template& graph, Content* content) {
-  const std::optional<Reading> reading = read_all(graph);
+  const std::optional<Reading> reading = read_all(graph, content->slots);
   if (!reading) return;
   for (std::uint32_t i = 0; i < graph.nodes.size(); ++i) {
     for (const Field& field : fields_of(*reading, content->slots, i)) {
@@ -110,14 +110,13 @@ void note_ranges(const detail::Call& call, Content* content) {
 }
 
 HostSources::HostSources(const Template& graph, const Content& content) : content_(content) {
-  if (!has_context()) return;
-  for (std::uint32_t i = 0; i < graph.nodes.size(); ++i) {
-    cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-    if (node_type(graph.nodes[i], &type) != cudaSuccess || type != cudaGraphNodeTypeMemcpy) continue;
-    cudaMemcpy3DParms copy = {};
-    if (cudaGraphMemcpyNodeGetParams(graph.nodes[i], &copy) != cudaSuccess) continue;
+  const std::optional<Reading> reading = read_all(graph, content.slots);
+  for (std::uint32_t i = 0; reading && i < graph.nodes.size(); ++i) {
+    const NodeContent& read = reading->content.nodes[i];
+    if (read.type != cudaGraphNodeTypeMemcpy || read.size == 0) continue;
     const SlotNode* const node = content.slots.node(i);
     if (content.slots.binding(node, offsetof(cudaMemcpy3DParms, srcPtr.ptr)) != nullptr) continue;
+    const auto copy = reading->content.params<cudaMemcpy3DParms>(read);
     if (const auto found = hash(copy)) sources_.push_back({i, copy, *found});
   }
 }

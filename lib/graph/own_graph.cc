@@ -17,6 +17,7 @@
 
 #include "cuda/driver.h"
 #include "cuda/errors.h"
+#include "cuda/this_thread.h"
 #include "graph/capture.h"
 #include "graph/describe.h"
 #include "graph/fields.h"
@@ -158,7 +159,7 @@ absl::Status take(const Graph& made, const detail::Call& call, Template* out, Co
   if (absl::Status status = inspect(*out, /*place=*/nullptr, content); !status.ok()) return status;
   content->values.assign(call.values, call.values + call.values_size);
   if (made.bound.empty()) return absl::OkStatus();
-  const std::optional<Reading> reading = read_all(*out);
+  const std::optional<Reading> reading = read_all(*out, content->slots);
   if (!reading) return absl::InvalidArgumentError("the nodes of the graph cannot be read, so nothing can be bound");
   Binder binder(*out, *reading, call);
   for (std::size_t i = 0; i < made.bound.size(); ++i) {
@@ -176,7 +177,10 @@ Captured make_graph(const detail::Call& call, int of_device) {
   DeviceGuard device(of_device);
   if (made.fn = device.status(); !made.fn.ok()) return made;
   absl::Cleanup threw = [&] { call.threw = true; };
-  const absl::StatusOr<Graph> graph = call.callee->make(call.fn);
+  const absl::StatusOr<Graph> graph = [&] {
+    const detail::AsOutside may_be_cancelled;
+    return call.callee->make(call.fn);
+  }();
   std::move(threw).Cancel();
   made.fn = graph.status();
   if (graph.ok() && graph->give_away) made.graph.graph = OwnedGraph(graph->graph);

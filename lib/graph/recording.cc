@@ -11,6 +11,7 @@
 #include "cuda/compat.h"
 #include "cuda/driver.h"
 #include "cuda/errors.h"
+#include "cuda/this_thread.h"
 #include "graph/fields.h"
 #include "graph/inspect.h"
 #include "graph/outside.h"
@@ -52,7 +53,10 @@ absl::Status Recording::invoke() {
     call_.threw = true;
     device.put_back();
   };
-  absl::Status status = call_.callee->invoke(call_.fn, recorder, captured_.content.id, call_.values);
+  absl::Status status = [&] {
+    const AsOutside may_be_cancelled;
+    return call_.callee->invoke(call_.fn, recorder, captured_.content.id, call_.values);
+  }();
   std::move(threw).Cancel();
   leave();
   add_failure(&status, status_);

@@ -149,7 +149,10 @@ std::shared_ptr<Program> make_program(State& state, const Graph& graph, const st
     ProgramNode& twin = program->nodes.emplace_back();
     twin.base_node = node->handle;
     twin.params = node->params;
-    if (auto* copy = std::get_if<CopyParams>(&twin.params)) copy->is_of_device = is_of_device(state, *copy);
+    if (auto* copy = std::get_if<CopyParams>(&twin.params)) {
+      copy->is_of_device = is_of_device(state, *copy);
+      copy->devices = devices_of(state, *copy);
+    }
     for (const Edge& edge : node->dependencies) {
       twin.dependencies.push_back({static_cast<std::uint32_t>(edge.from->position), edge.data});
     }

@@ -34,8 +34,9 @@ cudaError_t patch_fill(FillParams& params, const cudaMemsetParams* wanted) {
 }  // namespace
 
 void move_copy(CopyParams& params, const CopyParams& wanted) {
-  const std::optional<bool> is_of_device = std::exchange(params, wanted).is_of_device;
-  params.is_of_device = is_of_device;
+  const CopyParams before = std::exchange(params, wanted);
+  params.is_of_device = before.is_of_device;
+  params.devices = before.devices;
 }
 
 cudaError_t patch_kernel(const Call& call, cudaGraphExec_t handle, cudaGraphNode_t node,

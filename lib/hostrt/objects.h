@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -75,6 +76,8 @@ struct CopyParams {
   // Whether the instantiation has made it a copy of the device's. Patches and updates do not change that. Empty outside
   // of executables.
   std::optional<bool> is_of_device = {};
+  // The device whose copy it is by the instantiation, twice, or the two that it is between, likewise.
+  std::optional<std::pair<int, int>> devices = {};
 
   bool is_flat() const { return height == 1 && depth == 1; }
 };

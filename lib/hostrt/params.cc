@@ -144,12 +144,9 @@ cudaError_t read_host(const cudaHostNodeParams* from, HostParams* params) {
   return cudaSuccess;
 }
 
-namespace {
-
-// The device whose copy it is, twice, or the two that it is between (docs/semantics.md).
-std::optional<std::pair<int, int>> devices_of(const CopyParams& copy) {
-  const auto device_at = [](const void* end, MemoryKind kind) {
-    return memory_kind(state(), end) == kind ? device_of_known(state(), end) : std::nullopt;
+std::optional<std::pair<int, int>> devices_of(const State& state, const CopyParams& copy) {
+  const auto device_at = [&](const void* end, MemoryKind kind) {
+    return memory_kind(state, end) == kind ? device_of_known(state, end) : std::nullopt;
   };
   const std::optional<int> to = device_at(copy.destination, MemoryKind::kDevice);
   const std::optional<int> from = device_at(copy.source, MemoryKind::kDevice);
@@ -161,6 +158,8 @@ std::optional<std::pair<int, int>> devices_of(const CopyParams& copy) {
   }
   return std::nullopt;
 }
+
+namespace {
 
 // Memory that is not known may be of any device.
 template <class Devices>
@@ -176,7 +175,9 @@ bool may_become(const CopyParams& old, const CopyParams& wanted) {
            old.kind == wanted.kind && old.height == wanted.height && old.depth == wanted.depth &&
            old.destination_pitches == wanted.destination_pitches && old.source_pitches == wanted.source_pitches;
   }
-  return old.kind == wanted.kind && may_become(devices_of(old), devices_of(wanted));
+  // Memory of another device is not noticed at addresses that stay.
+  const bool stays = old.destination == wanted.destination && old.source == wanted.source;
+  return old.kind == wanted.kind && (stays || may_become(old.devices, devices_of(state(), wanted)));
 }
 
 bool may_become(const FillParams& old, const FillParams& wanted) {

@@ -25,6 +25,8 @@ cudaError_t read_host(const cudaHostNodeParams* from, HostParams* params);
 
 // Whether an instantiation makes it a copy of the device's (docs/semantics.md, "Copies that move to other memory").
 bool is_of_device(const State& state, const CopyParams& copy);
+// CopyParams::devices, by the memory that there is now (docs/semantics.md).
+std::optional<std::pair<int, int>> devices_of(const State& state, const CopyParams& copy);
 
 // Writes the parameters as the query calls return them.
 void write_kernel(const KernelParams& params, cudaKernelNodeParams* to);

@@ -150,9 +150,18 @@ class Runner {
   void operator()(const Wait&) {}
 
  private:
-  // Whether its memory was given out again, or is another kind of memory now, where such a copy must not have that.
+  // Whether its memory was given out again, or is another kind of memory or of another device now, where such a copy
+  // must not have that.
   bool loses_context(const CopyParams& copy) const {
     const bool is_of_device = *copy.is_of_device;
+    const auto is_elsewhere = [&](const void* end, int device) {
+      const std::optional<int> now = device_of_known(state_, end);
+      return now && *now != device && memory_kind(state_, end) == MemoryKind::kDevice;
+    };
+    if (copy.devices &&
+        (is_elsewhere(copy.destination, copy.devices->first) || is_elsewhere(copy.source, copy.devices->second))) {
+      return true;
+    }
     if (is_of_device && (is_pageable(state_, copy.destination) || is_pageable(state_, copy.source))) return true;
     return (!is_of_device || copy.is_far) &&
            (is_other(state_, copy.destination, copy.destination_id) || is_other(state_, copy.source, copy.source_id));

@@ -17,6 +17,7 @@
 
 #include "cuda/compat.h"
 #include "cuda/driver.h"
+#include "cuda/this_thread.h"
 #include "graph/fields.h"
 #include "graphcache/status.h"
 #include "policy/mechanisms.h"
@@ -67,11 +68,11 @@ absl::Status check(Options& options) {
   return absl::OkStatus();
 }
 
-// Replaces Options::kCurrentDevice by the stream's device. Returns an error if there is no such device.
-absl::Status find_device(cudaStream_t stream, int* device) {
+// Replaces Options::kCurrentDevice by the stream's device, and counts the devices. Returns an error if there is no such
+// device.
+absl::Status find_device(cudaStream_t stream, int* device, int* count) {
   LastErrorGuard last_error;
-  int count = 0;
-  CallResult done{"cudaGetDeviceCount", cudaGetDeviceCount(&count)};
+  CallResult done{"cudaGetDeviceCount", cudaGetDeviceCount(count)};
   if (done.error == cudaSuccess && *device == Options::kCurrentDevice) {
     if (is_of_current_device(stream)) {
       done = {"cudaGetDevice", cudaGetDevice(device)};
@@ -82,8 +83,8 @@ absl::Status find_device(cudaStream_t stream, int* device) {
     }
   }
   if (done.error != cudaSuccess) return cuda_failure(done.call, done.error);
-  if (*device >= 0 && *device < count) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("Options::device is ", *device, ", of ", count, " devices"));
+  if (*device >= 0 && *device < *count) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("Options::device is ", *device, ", of ", *count, " devices"));
 }
 
 absl::Status find_or_make_context(int device, std::uint64_t* id) {
@@ -136,8 +137,8 @@ absl::Status Core::begin(cudaStream_t stream) {
   MutexLock lock(mutex_);
   if (is_begun_) return absl::OkStatus();
   if (is_fatal(cuda_error(not_begun_))) return copy_of(not_begun_);
-  int of_device = options.device;
-  not_begun_ = has_begun() ? absl::OkStatus() : find_device(stream, &of_device);
+  int of_device = options.device, devices = 0;
+  not_begun_ = has_begun() ? absl::OkStatus() : find_device(stream, &of_device, &devices);
   // Other streams may do.
   if (const cudaError_t of_stream = cuda_error(not_begun_);
       of_stream == cudaErrorInvalidResourceHandle || is_capture_error(of_stream)) {
@@ -152,7 +153,7 @@ absl::Status Core::begin(cudaStream_t stream) {
   if (lost_ && is_same && is_fatal(fatal) && fatal != cudaErrorContextIsDestroyed) return copy_of(fatal_);
   if (!has_begun()) {
     options.device = of_device;
-    device = std::make_shared<Device>(options, audience);
+    device = std::make_shared<Device>(options, devices, audience);
     leaving_.assign(1, device);
     if (enabled && options.diagnose) {
       std::string why;
@@ -306,6 +307,7 @@ void Core::trim() {
 }
 
 std::size_t Core::erase(absl::Span<const Key> keys) {
+  const detail::NotCancelled not_cancelled;
   constexpr std::size_t kAtOnce = 64;  // Limit for each time the store's lock is held.
   std::size_t found = 0;
   for (std::size_t i = 0; i < keys.size(); i += kAtOnce) {
@@ -321,14 +323,18 @@ std::size_t Core::erase(absl::Span<const Key> keys) {
 
 // Behind it the program may reset the device, so that the next run finds another context.
 void Core::clear() {
+  const detail::NotCancelled not_cancelled;
   {
     MutexLock lock(mutex_);
     is_begun_ = false;
     not_begun_ = absl::OkStatus();
     hits->late_error = &detail::Hits::kUnusual;  // So hits look whether the cache has begun.
   }
-  if (!is_here()) device->abandon();
+  const bool is_here = this->is_here();
+  if (!is_here) device->abandon();
   drop_all();
+  // For direct runs, which leave nothing that would be waited for.
+  if (has_begun() && is_here && !lost_ && active_recording == nullptr) (void)device->graveyard.wait();
 }
 
 // The store's lock is not fair: runs get it while this thread sleeps.

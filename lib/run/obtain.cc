@@ -74,17 +74,21 @@ std::optional<CallResult> Run::take_over(Held& lender, const Plan& plan, const P
   LastErrorGuard last_error;
   Executable& executable = *executable_of(*lender);
   UpdatedExecutable* const with_table = executable.updated();
+  Loss loss = Loss::kFailed;
   // The state of the executable is unknown, or it cannot be used any more.
   absl::Cleanup drop = [&] {
-    core_.give_up(*lender, Loss::kFailed);
-    core_.give_up(*entry_, Loss::kFailed);
+    core_.give_up(*lender, loss);
+    core_.give_up(*entry_, loss);
   };
   const auto undo = [&] {
     std::move(drop).Cancel();
     core_.store.undone(entry_.get(), lender.get(), plan);
   };
   // No other set can be written to a table whose first launch failed, so it is made anew.
-  if (with_table != nullptr && !(with_table->is_in_place() && with_table->has_its_memory(nullptr))) return std::nullopt;
+  if (with_table != nullptr && !with_table->is_in_place()) return std::nullopt;
+  loss = Loss::kStale;
+  if (with_table != nullptr && !with_table->has_its_memory(call_.values)) return std::nullopt;
+  loss = Loss::kFailed;
   Operation update(core_, EventKind::kUpdate, *entry_, &Stats::update_time);
   lender->exec = nullptr;
   BroughtOver brought;

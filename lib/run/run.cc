@@ -99,8 +99,8 @@ absl::Status Run::claim() {
   if (entry_->retry.left == Retry::kNew) entry_->retry.left = core_.options.capture_after;
   entry_->used_in = core_.hits->epoch.load(std::memory_order_relaxed);
   entry_->used_at = ++detail::this_thread.uses;
-  // A step does not compare sizes, and lists of several sizes may come to an entry of many identities.
-  const bool is_for_step = remembered_ != nullptr && entry_->site.identity != kManyIdentities;
+  // A step compares neither sizes nor kinds of memory, by which other entries than that of its site are chosen.
+  const bool is_for_step = remembered_ != nullptr && entry_->site == call_.site;
   if (is_for_step) *remembered_ = {entry_.get(), entry_->life, call_.site};
   return absl::OkStatus();
 }
@@ -323,7 +323,8 @@ absl::Status Run::warm() try {
   Scope scope(*this);
   if (absl::Status unfit = check(); !unfit.ok()) return failed(std::move(unfit));
   const bool is_covered = covers_values();
-  if (executable() != nullptr && is_covered) return absl::OkStatus();
+  if (can_replay()) return absl::OkStatus();
+  if (executable() != nullptr && is_covered) core_.give_up(*entry_, Loss::kStale);
   if (absl::Status other = scope.enter_device(); !other.ok()) return failed(std::move(other));
   if (entry_->graphs == nullptr || !is_covered) {
     if (absl::Status why = capture_template(); !why.ok()) return no_template(std::move(why));

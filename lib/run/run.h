@@ -17,6 +17,7 @@
 
 #include "cuda/audience.h"
 #include "cuda/errors.h"
+#include "cuda/this_thread.h"
 #include "graph/capture.h"
 #include "graphcache/detail/call.h"
 #include "graphcache/key.h"
@@ -144,6 +145,7 @@ class Run {
   // EntryInfo::id of the entry, or 0.
   std::uint64_t number() const { return entry_ != nullptr ? entry_->number() : 0; }
 
+  const detail::NotCancelled not_cancelled_;
   Core& core_;
   const Key& key_;
   const cudaStream_t given_;                     // The name that the caller gave, for `fn`.

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "cache_support.h"
+#include "graph/host_memory_support.h"
+#include "launch.h"
 #include "runs/threads_support.h"
 
 namespace graphcache::test {
@@ -265,6 +267,30 @@ TEST_F(StepTest, AFunctionThatIsSetAnewIsAnotherEntry) {
     EXPECT_TRUE(did(outcome, of_function.run(stream)));
   }
   expect_sum(66);
+}
+
+// As a run does, it asks for the kind of memory that is not the device's. Here fn decides by it, as libraries do.
+TEST_F(StepTest, AsksForTheKindOfTheMemoryOfValues) {
+  using Kind = ReusedMemory::Kind;
+  ReusedMemory memory(Kind::kManaged);
+  Cache cache;
+  auto step = cache.prepare(key("k"), [&](cudaStream_t on, const float* from) {
+    cudaPointerAttributes attributes;
+    CUDA_OK(cudaPointerGetAttributes(&attributes, from));
+    const float by = attributes.type == cudaMemoryTypeManaged ? 2.0f : 3.0f;
+    CUDA_OK(launch(scale, kGrid, kBlock, on, data.get(), from, kSize, by));
+  });
+  const auto run = [&](float wanted) {
+    memory.fill(1, kSize);
+    const auto outcome = step.run(stream, values(static_cast<const float*>(memory.get())));
+    EXPECT_EQ(data.read(), std::vector<float>(kSize, wanted));
+    return outcome;
+  };
+  EXPECT_RUN(kInstantiated, run(2));
+  EXPECT_RUN(kReplayed, run(2));
+  if (!memory.give_out_again(Kind::kDevice)) GTEST_SKIP() << "the allocator has other memory";
+  EXPECT_RUN(kInstantiated, run(3));
+  EXPECT_RUN(kReplayed, run(3));
 }
 
 using StepTestOnHostrt = StepTest;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "faults.h"
+#include "graph/host_memory_support.h"
 #include "graph/setter.h"
 #include "graphcache/status.h"
 
@@ -495,6 +496,34 @@ TEST_F(FailuresTest, ACopyOfUnknownNewMemoryIsNotPatched) {
   EXPECT_RUN(kEager, run(pageable.data()));
   EXPECT_EQ(to.read(), pageable);
   EXPECT_TRUE(cache.status().ok()) << cache.status();
+}
+
+// A copy whose memory is not known may be one of the host, which must not be launched with other memory.
+TEST_F(FailuresTest, QueriesOfTheMemoryOfCopiesMayFail) {
+  using Kind = ReusedMemory::Kind;
+  for (int nth = 1; nth <= 12; ++nth) {
+    SCOPED_TRACE(nth);
+    hostrt::reset();
+    ReusedMemory memory(Kind::kManaged);
+    const PinnedBuffer<float> pinned(1);
+    const Stream stream;
+    DeviceBuffer<float> data(1);
+    Cache cache;
+    const auto run = [&](float* from, float value) {
+      *from = value;
+      EXPECT_SUCCESS(cache.run(key("k"), stream, params(from),
+                               [&](Recorder& rec, Slot<float*> slot) { rec.memcpy(data.get(), slot, sizeof(float)); }));
+      EXPECT_EQ(data.first(), value);
+    };
+    hostrt::fail_call("cudaPointerGetAttributes", nth, cudaErrorUnknown);
+    run(pinned.get(), 1);
+    hostrt::clear_failures();
+    run(memory.get(), 2);
+    run(memory.get(), 3);
+    if (!memory.give_out_again(Kind::kManaged)) continue;
+    run(memory.get(), 4);
+    run(memory.get(), 5);
+  }
 }
 
 }  // namespace

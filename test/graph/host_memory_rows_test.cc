@@ -101,7 +101,8 @@ TEST_F(HostMemoryRowsTest, OtherMemoryOfTheDeviceMayHaveTheAddressInACopyOfAnArr
   constexpr std::size_t kBytes = kWidth * kFloat, kValues = kWidth * kRows;
   for (const bool is_managed : {false, true}) {
     SCOPED_TRACE(is_managed);
-    ReusedMemory memory(is_managed);
+    const auto kind = is_managed ? ReusedMemory::Kind::kManaged : ReusedMemory::Kind::kDevice;
+    ReusedMemory memory(kind);
     const auto expect_copied = [&](Outcome outcome, float value) {
       const std::vector<float> up(kValues, value);
       std::vector<float> down(kValues);
@@ -115,7 +116,7 @@ TEST_F(HostMemoryRowsTest, OtherMemoryOfTheDeviceMayHaveTheAddressInACopyOfAnArr
     };
     expect_copied(Outcome::kInstantiated, 1);
     expect_copied(Outcome::kReplayed, 2);
-    ASSERT_TRUE(memory.give_out_again());
+    ASSERT_TRUE(memory.give_out_again(kind));
     expect_copied(Outcome::kRestored, 3);
     expect_copied(Outcome::kReplayed, 4);
   }

@@ -11,6 +11,7 @@
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "graphcache/graphcache.h"
 #include "kernels.h"
@@ -28,39 +29,58 @@ template <class F>
   asm volatile("" : : "r"(shift) : "memory");
 }
 
-// Memory of the device that can be freed and given out again at its address.
+// Memory that can be freed and given out again at its address, perhaps as memory of another kind.
 class ReusedMemory {
  public:
-  explicit ReusedMemory(bool is_managed) : is_managed_(is_managed) {
+  enum class Kind { kDevice, kOtherDevice, kManaged, kPinned };
+
+  explicit ReusedMemory(Kind kind) : kind_(kind) {
     mallopt(M_MMAP_THRESHOLD, kBytes);  // On hostrt, too, each allocation is a mapping then.
     memory_ = allocate();
   }
-  ~ReusedMemory() { cudaFree(memory_); }
+  ~ReusedMemory() { free(memory_); }
   ReusedMemory(const ReusedMemory&) = delete;
   ReusedMemory& operator=(const ReusedMemory&) = delete;
 
   float* get() const { return static_cast<float*>(memory_); }
-  // Returns false if the allocator of hostrt has other memory: sanitizers keep what is freed.
-  bool give_out_again() {
+  void fill(float value, std::size_t count) const {
+    CUDA_OK(cudaMemcpy(memory_, std::vector<float>(count, value).data(), count * sizeof value, cudaMemcpyDefault));
+  }
+  // Returns false if the allocator has other memory. Sanitizers keep what is freed, and kinds may have addresses of
+  // their own.
+  bool give_out_again(Kind as) {
     void* const before = memory_;
-    int others = 0;
-    do {  // hostrt keeps what is freed for a while.
-      CUDA_OK(cudaFree(memory_));
-      memory_ = allocate();
-    } while (memory_ != before && ++others < 512);
-    EXPECT_TRUE(memory_ == before || !kOnGpu);
+    free(memory_);
+    const bool is_same_kind = std::exchange(kind_, as) == as;
+    std::vector<void*> others;
+    for (int i = 0; i < 512; ++i) {
+      if ((memory_ = allocate()) == before) break;
+      others.push_back(memory_);
+      if (others.size() < 64) continue;
+      for (void* const other : others) free(other);  // hostrt keeps what is freed for a while.
+      others.clear();
+    }
+    for (void* const other : others) free(other);
+    if (memory_ != before) memory_ = allocate();
+    EXPECT_TRUE(memory_ == before || !kOnGpu || !is_same_kind);
     return memory_ == before;
   }
 
  private:
   void* allocate() const {
     void* memory = nullptr;
-    CUDA_OK(is_managed_ ? cudaMallocManaged(&memory, kBytes) : cudaMalloc(&memory, kBytes));
+    const int before = current_device();
+    CUDA_OK(cudaSetDevice(kind_ == Kind::kOtherDevice ? 1 : before));
+    CUDA_OK(kind_ == Kind::kManaged  ? cudaMallocManaged(&memory, kBytes)
+            : kind_ == Kind::kPinned ? cudaMallocHost(&memory, kBytes)
+                                     : cudaMalloc(&memory, kBytes));
+    CUDA_OK(cudaSetDevice(before));
     return memory;
   }
+  void free(void* memory) const { CUDA_OK(kind_ == Kind::kPinned ? cudaFreeHost(memory) : cudaFree(memory)); }
 
   static constexpr std::size_t kBytes = 2 << 20;  // A mapping of its own.
-  const bool is_managed_;
+  Kind kind_;
   void* memory_ = nullptr;
 };
 

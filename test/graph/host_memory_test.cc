@@ -291,6 +291,7 @@ TEST_F(HostMemoryCopiesTest, MemoryMayBeRegisteredAnew) {
       }
       EXPECT_EQ(small.stats().outcome(Outcome::kEager), 0u);
       EXPECT_EQ(small.stats().captures, 2u);
+      for (const EntryInfo& info : small.entries()) EXPECT_NE(info.executable_lost, Loss::kFailed);
     }
   }
 }
@@ -326,7 +327,8 @@ TEST_F(HostMemoryCopiesTest, OtherMemoryOfTheDeviceMayHaveTheAddressInACopyOfThe
   const PinnedBuffer<float> pinned(kSize);
   for (const bool has_slot : {false, true}) {
     SCOPED_TRACE(has_slot ? "instantiated with a slot of pinned memory" : "from managed memory, HostToDevice");
-    ReusedMemory memory(/*is_managed=*/!has_slot);
+    const auto kind = has_slot ? ReusedMemory::Kind::kDevice : ReusedMemory::Kind::kManaged;
+    ReusedMemory memory(kind);
     Cache cache;
     const auto run = [&](float* from, float value) {
       CUDA_OK(cudaMemcpy(from, std::vector<float>(kSize, value).data(), data.bytes(), cudaMemcpyDefault));
@@ -339,9 +341,90 @@ TEST_F(HostMemoryCopiesTest, OtherMemoryOfTheDeviceMayHaveTheAddressInACopyOfThe
     };
     EXPECT_RUN(kInstantiated, run(has_slot ? pinned.get() : memory.get(), 1));
     for (const float value : {2.0f, 3.0f, 4.0f}) EXPECT_SUCCESS(run(memory.get(), value));
-    if (!memory.give_out_again()) continue;
+    if (!memory.give_out_again(kind)) continue;
     EXPECT_TRUE(did(has_slot ? Outcome::kReplayed : Outcome::kRestored, run(memory.get(), 5)));
     EXPECT_RUN(kReplayed, run(memory.get(), 6));
+  }
+}
+
+// An executable's copies stay of their devices, and CUDA does not notice another device at an address that stays
+// (docs/semantics.md).
+TEST_F(HostMemoryCopiesTest, AnotherDeviceMayHaveTheAddressOfACopy) {
+  if (device_count() < 2) GTEST_SKIP() << "needs two devices";
+  using Kind = ReusedMemory::Kind;
+  const PinnedBuffer<float> pinned(kSize);
+  for (const bool is_value : {false, true}) {
+    for (const auto& [before, now] :
+         {std::pair(Kind::kPinned, Kind::kOtherDevice), std::pair(Kind::kOtherDevice, Kind::kPinned),
+          std::pair(Kind::kManaged, Kind::kOtherDevice)}) {
+      SCOPED_TRACE(testing::Message() << is_value << static_cast<int>(before) << static_cast<int>(now));
+      ReusedMemory memory(before);
+      Cache cache(Options{.share = Share::kAlways});
+      const auto run = [&](float value, std::size_t bytes) {
+        memory.fill(value, kSize);
+        const auto outcome =
+            is_value ? cache.run(key("k"), stream, values(memory.get()),
+                                 [&](cudaStream_t on, float* from) {
+                                   CUDA_OK(cudaMemcpyAsync(pinned.get(), from, bytes, cudaMemcpyDefault, on));
+                                 })
+                     : cache.run(key("k"), stream, params(memory.get(), bytes),
+                                 [&](Recorder& rec, Slot<float*> from, Slot<std::size_t> size) {
+                                   rec.memcpy(pinned.get(), from, size, cudaMemcpyDefault);
+                                 });
+        CUDA_OK(cudaStreamSynchronize(stream));
+        EXPECT_EQ(pinned.get()[0], value);
+        return outcome;
+      };
+      const std::size_t all = data.bytes(), less = is_value ? all : all / 2;
+      EXPECT_RUN(kInstantiated, run(1, all));
+      EXPECT_RUN(kReplayed, run(2, all));
+      if (!memory.give_out_again(now)) continue;
+      EXPECT_SUCCESS(run(3, all));
+      EXPECT_SUCCESS(run(4, all));
+      if (!memory.give_out_again(before)) continue;
+      EXPECT_SUCCESS(run(5, less));
+      EXPECT_SUCCESS(run(6, all));
+    }
+  }
+}
+
+// Memory that the graph allocates is of a device, so a copy may be one between devices.
+TEST_F(HostMemoryCopiesTest, MemoryOfAnotherDeviceMayBeGivenOutAgainBesideMemoryOfTheGraph) {
+  if (device_count() < 2) GTEST_SKIP() << "needs two devices";
+  ReusedMemory memory(ReusedMemory::Kind::kOtherDevice);
+  Cache cache;
+  const auto run = [&](float value) {
+    memory.fill(value, kSize);
+    const auto outcome = cache.run(key("k"), stream, params(memory.get()), [&](Recorder& rec, Slot<float*> far) {
+      float* own = nullptr;
+      CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&own), data.bytes(), rec.stream()));
+      rec.memcpy(own, far, data.bytes());
+      rec.memcpy(data.get(), own, data.bytes());
+      CUDA_OK(cudaFreeAsync(own, rec.stream()));
+    });
+    EXPECT_EQ(data.read(), std::vector<float>(kSize, value));
+    return outcome;
+  };
+  EXPECT_RUN(kInstantiated, run(1));
+  EXPECT_RUN(kReplayed, run(2));
+  if (!memory.give_out_again(ReusedMemory::Kind::kOtherDevice)) GTEST_SKIP() << "the allocator has other memory";
+  EXPECT_RUN(kRestored, run(3));
+  EXPECT_RUN(kReplayed, run(4));
+}
+
+TEST_F(HostMemoryCopiesTest, WarmSeesThatTheMemoryOfACopyIsAnother) {
+  Pages pages(4096);
+  Cache cache;
+  const auto fn = [&](Recorder& rec) { rec.memcpy(data.get(), pages.get(), data.bytes()); };
+  for (const float value : {1.0f, 2.0f}) {
+    std::fill_n(pages.as<float>(), kSize, value);
+    CUDA_OK(cudaHostRegister(pages.get(), pages.bytes(), cudaHostRegisterDefault));
+    EXPECT_SUCCESS(cache.warm(key("k"), stream, fn));
+    const std::uint64_t instantiations = cache.stats().instantiations;
+    EXPECT_RUN(kReplayed, cache.run(key("k"), stream, fn));
+    EXPECT_EQ(cache.stats().instantiations, instantiations);
+    EXPECT_EQ(data.read(), std::vector<float>(kSize, value));
+    CUDA_OK(cudaHostUnregister(pages.get()));
   }
 }
 

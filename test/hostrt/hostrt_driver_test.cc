@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <cstddef>
 #include <cstring>
@@ -506,6 +507,43 @@ TEST_F(HostrtCopies, APatchBackMakesACopyWhole) {
   OK(cudaGraphLaunch(other, stream_));
   OK(cudaStreamSynchronize(stream_));
   EXPECT_EQ(7, *to);
+}
+
+// By a patch and by an update that move nothing. CUDA refuses the others.
+TEST_F(HostrtCopies, AnAddressThatAnotherDeviceHasNowIsAnIllegalAddress) {
+  constexpr std::size_t kBytes = std::size_t{2} << 20;  // A mapping of its own, whose address is used again.
+  mallopt(M_MMAP_THRESHOLD, kBytes);
+  for (const bool by_update : {false, true}) {
+    for (const int device : {0, 1}) {
+      hostrt::reset();
+      hostrt::set_device_count(2);
+      create_streams();
+      void *pinned = nullptr, *memory = nullptr;
+      GIVES(cudaSuccess, cudaMallocHost(&pinned, kBytes));
+      GIVES(cudaSuccess, cudaMallocHost(&memory, kBytes));
+      void* const before = memory;
+      const auto captured = [&] {
+        return capture([&] { GIVES(cudaSuccess, cudaMemcpyAsync(pinned, before, 8, cudaMemcpyDefault, stream_)); });
+      };
+      const cudaGraph_t graph = captured();
+      const cudaGraphExec_t executable = instantiate(graph);
+      GIVES(cudaSuccess, cudaFreeHost(memory));
+      GIVES(cudaSuccess, cudaSetDevice(device));
+      GIVES(cudaSuccess, cudaMalloc(&memory, kBytes));
+      for (int i = 0; i < 512 && memory != before; ++i) {
+        GIVES(cudaSuccess, cudaFree(memory));
+        GIVES(cudaSuccess, cudaMalloc(&memory, kBytes));
+      }
+      GIVES(cudaSuccess, cudaSetDevice(0));
+      if (memory != before) GTEST_SKIP() << "the allocator has other memory";
+      const auto patch = [&](void* to) {
+        return cudaGraphExecMemcpyNodeSetParams1D(executable, nodes_of(graph)[0], to, before, 8, cudaMemcpyDefault);
+      };
+      GIVES(device == 0 ? cudaSuccess : cudaErrorInvalidValue, patch(static_cast<char*>(pinned) + 8));
+      GIVES(cudaSuccess, by_update ? update(executable, captured()) : patch(pinned));
+      GIVES(device == 0 ? cudaSuccess : cudaErrorIllegalAddress, cudaGraphLaunch(executable, stream_));
+    }
+  }
 }
 
 }  // namespace

@@ -313,5 +313,22 @@ TEST_F(AccountingTest, EntryErasedDuringItsRunIsDestroyedByTheNextSlowRun) {
   }
 }
 
+TEST_F(AccountingTest, ClearAndTheDestructorWaitForTheWorkOfDirectRuns) {
+  for (const bool destroys : {false, true}) {
+    auto cache = std::make_unique<Cache>(Options{.capture_after = 1});
+    static int done;
+    done = 0;
+    hostrt::hold(*stream);
+    EXPECT_RUN(kEager, cache->run(key("k"), *stream, [&](cudaStream_t on) {
+      return cudaLaunchHostFunc(
+          on, [](void*) { ++done; }, nullptr);
+    }));
+    EXPECT_EQ(done, 0);
+    destroys ? cache.reset() : cache->clear();
+    EXPECT_EQ(done, 1) << (destroys ? "destroyed" : "cleared");
+    hostrt::release(*stream);
+  }
+}
+
 }  // namespace
 }  // namespace graphcache::test

@@ -6,7 +6,9 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <stdexcept>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -246,6 +248,42 @@ TEST_F(NotUnderCaptureTest, ThreadThatEndsInFnLeavesTheStreamAndTheKey) {
   expect_sum(0);
   EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
   expect_sum(1);
+}
+
+// Only fn may be unwound. The library goes on to its end, with its listeners and what they do.
+TEST_F(NotUnderCaptureTest, ThreadThatIsCancelledInsideTheLibraryGoesOn) {
+  class Stops : public Listener {
+   public:
+    absl::Status begin(const CacheEvent&) override { return pthread_testcancel(), absl::OkStatus(); }
+    void end(const CacheEvent&) override { pthread_testcancel(); }
+    void message(std::string_view) override { pthread_testcancel(); }
+  };
+  auto cache = std::make_unique<Cache>(Options{.max_executables = 2, .listeners = {std::make_shared<Stops>()}});
+  int steps = 0;
+  const auto cancelled = [&](const auto& f) {
+    std::thread([&] {
+      pthread_cancel(pthread_self());
+      f();
+      ++steps;
+      pthread_testcancel();
+      ++steps;
+    }).join();
+  };
+  for (const char* const label : {"k", "k", "other", "third", "k"}) {
+    cancelled([&] { EXPECT_SUCCESS(run_add(*cache, key(label))); });
+  }
+  for (int i = 0; i < 600; ++i) ASSERT_SUCCESS(run_add(*cache, key("many", i)));
+  cancelled([&] { EXPECT_TRUE(cache->erase(key("many", 599))); });
+  cancelled([&] { cache->clear(); });
+  cancelled([&] { EXPECT_SUCCESS(run_add(*cache, key("k"))); });
+  cancelled([&] {
+    (void)cache->run(key("stops"), stream, [&](cudaStream_t) { pthread_testcancel(); });
+    ADD_FAILURE() << "fn went on";
+  });
+  EXPECT_FALSE(is_capturing(stream));
+  cancelled([&] { cache.reset(); });
+  EXPECT_EQ(steps, 9);
+  expect_sum(606);
 }
 
 // A fork of a broken capture fails, and leaves its stream outside. That is no misuse of the recorder.

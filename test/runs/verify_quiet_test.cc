@@ -225,6 +225,38 @@ TEST_F(VerifyQuietTest, SizesThatBecomeZero) {
   expect_verified(2);
 }
 
+// A graph without an executable gets the run's values before its next one, but was captured with others.
+TEST_F(VerifyQuietTest, SizesThatAreZeroInALaterRun) {
+  Options options = verifying();
+  options.max_executables = 1;
+  Cache small(options);
+  const auto run = [&](const char* label, std::size_t bytes) {
+    return small.run(key(label), stream, params(bytes), [&](Recorder& rec, Slot<std::size_t> n) {
+      rec.memcpy(data.get(), other.get(), n);
+      rec.memset(data.get(), 3, n);
+    });
+  };
+  for (const std::size_t bytes : {64, 0, 32}) {
+    for (const char* const label : {"a", "b", "a"}) ASSERT_SUCCESS(run(label, bytes));
+    const absl::StatusOr<GraphInfo> graph = small.graph(key("a"));
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    const auto captured = [&](std::size_t node, const char* name) {
+      for (const GraphNode::Argument& one : graph->nodes[node].arguments) {
+        std::uint64_t value = 0;
+        std::memcpy(&value, one.value.data(), one.value.size());
+        if (one.name == name) return value;
+      }
+      return ~std::uint64_t{0};
+    };
+    EXPECT_EQ(captured(0, "destination"), reinterpret_cast<std::uintptr_t>(data.get()));
+    EXPECT_EQ(captured(0, "source"), reinterpret_cast<std::uintptr_t>(other.get()));
+    EXPECT_EQ(captured(0, "bytes"), 64u);
+    EXPECT_EQ(captured(1, "value"), 3u);
+    EXPECT_EQ(captured(1, "bytes"), 64u);
+  }
+  EXPECT_EQ(small.stats().stale, 0u) << findings(small);
+}
+
 // The program fills it between the runs, or a launch does that is in flight meanwhile.
 TEST_F(VerifyQuietTest, HostMemoryThatFnDoesNotFill) {
   PinnedBuffer<float> memory(kSize);
