@@ -13,7 +13,7 @@ struct TypeList {};
 
 // If `fn` fails under capture, a run calls it again, directly. An exception of one of these types, or of a class
 // derived from one, passes through instead. Specialise it once, in a header that comes before every run of the program.
-// The cancellation of a thread always passes through.
+// Cancellation of a thread passes through, and waits elsewhere.
 template <class Unused = void>
 struct OrdersToStop {
   using Types = TypeList<>;

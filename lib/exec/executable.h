@@ -131,7 +131,7 @@ class Executable {
     bool has_ids() const { return dst.id != 0 || src.id != 0; }
     bool is_fit() const { return !is_of_device || (!dst.is_pageable() && !src.is_pageable()); }
     // Whether an executable that holds `before` can have this copy in its place. CUDA refuses memory of another device,
-    // except at addresses that stay, where the launch loses the context (docs/semantics.md).
+    // except where nothing else changes, and then the launch loses the context (docs/semantics.md).
     bool can_follow(const HeldCopy& before) const {
       const bool stays = dst.at == before.dst.at && src.at == before.src.at;
       return is_fit() && (!stays || (!dst.is_of_another_device(before.dst) && !src.is_of_another_device(before.src)));

@@ -175,8 +175,8 @@ bool may_become(const CopyParams& old, const CopyParams& wanted) {
            old.kind == wanted.kind && old.height == wanted.height && old.depth == wanted.depth &&
            old.destination_pitches == wanted.destination_pitches && old.source_pitches == wanted.source_pitches;
   }
-  // Memory of another device is not noticed at addresses that stay.
-  const bool stays = old.destination == wanted.destination && old.source == wanted.source;
+  // Memory of another device is not noticed where nothing changes.
+  const bool stays = old.destination == wanted.destination && old.source == wanted.source && old.bytes == wanted.bytes;
   return old.kind == wanted.kind && (stays || may_become(old.devices, devices_of(state(), wanted)));
 }
 

@@ -106,7 +106,7 @@ TEST_F(HostMemoryRowsTest, OtherMemoryOfTheDeviceMayHaveTheAddressInACopyOfAnArr
     const auto expect_copied = [&](Outcome outcome, float value) {
       const std::vector<float> up(kValues, value);
       std::vector<float> down(kValues);
-      CUDA_OK(cudaMemcpy(memory.get(), up.data(), kValues * kFloat, cudaMemcpyDefault));
+      upload(memory.get(), up);
       EXPECT_TRUE(did(outcome, cache.run(key("k", is_managed), stream, [&](cudaStream_t on) {
         return cudaMemcpy2DToArrayAsync(array, 0, 0, memory.get(), kBytes, kBytes, kRows, cudaMemcpyDefault, on);
       })));

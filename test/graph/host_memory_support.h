@@ -29,6 +29,12 @@ template <class F>
   asm volatile("" : : "r"(shift) : "memory");
 }
 
+// The call alone may return before the device has the values.
+inline void upload(void* to, const std::vector<float>& values) {
+  CUDA_OK(cudaMemcpy(to, values.data(), values.size() * sizeof(float), cudaMemcpyDefault));
+  CUDA_OK(cudaDeviceSynchronize());
+}
+
 // Memory that can be freed and given out again at its address, perhaps as memory of another kind.
 class ReusedMemory {
  public:
@@ -44,7 +50,7 @@ class ReusedMemory {
 
   float* get() const { return static_cast<float*>(memory_); }
   void fill(float value, std::size_t count) const {
-    CUDA_OK(cudaMemcpy(memory_, std::vector<float>(count, value).data(), count * sizeof value, cudaMemcpyDefault));
+    upload(memory_, std::vector<float>(count, value));
   }
   // Returns false if the allocator has other memory. Sanitizers keep what is freed, and kinds may have addresses of
   // their own.

@@ -331,7 +331,7 @@ TEST_F(HostMemoryCopiesTest, OtherMemoryOfTheDeviceMayHaveTheAddressInACopyOfThe
     ReusedMemory memory(kind);
     Cache cache;
     const auto run = [&](float* from, float value) {
-      CUDA_OK(cudaMemcpy(from, std::vector<float>(kSize, value).data(), data.bytes(), cudaMemcpyDefault));
+      upload(from, std::vector<float>(kSize, value));
       const auto outcome = cache.run(key("k"), stream, params(from), [&](Recorder& rec, Slot<float*> slot) {
         if (has_slot) return rec.memcpy(data.get(), slot, data.bytes(), cudaMemcpyDefault);
         copy(rec, Way::kRaw, data.get(), from, data.bytes(), cudaMemcpyHostToDevice);
@@ -437,7 +437,7 @@ TEST_F(HostMemoryCopiesTest, KeysAreSiblingsAlsoIfTheMemoryOfTheirSlotsIsGone) {
               : type == cudaMemoryTypeManaged ? cudaMallocManaged(&memory, data.bytes())
                                               : cudaMallocHost(&memory, data.bytes()));
       const std::vector<float> value(kSize, static_cast<float>(i));
-      CUDA_OK(cudaMemcpy(memory, value.data(), data.bytes(), cudaMemcpyDefault));
+      upload(memory, value);
       const auto outcome = cache.run(key("k", i % 2), stream, params(memory), [&](Recorder& rec, Slot<void*> from) {
         rec.memcpy(data.get(), from, data.bytes(), cudaMemcpyDefault);
         rec.launch(add, {1, 32}, data.get(), kSize, static_cast<float>(i % 2));
@@ -515,7 +515,7 @@ TEST_F(HostMemoryCopiesTest, MemoryBesideThatOfTheGraphIsAskedFor) {
     Cache cache;
     float value = 0;
     const auto run = [&](float* from) {
-      CUDA_OK(cudaMemcpy(from, std::vector<float>(kSize, ++value).data(), data.bytes(), cudaMemcpyDefault));
+      upload(from, std::vector<float>(kSize, ++value));
       const auto outcome = cache.run(key("k"), stream, params(from), [&](Recorder& rec, Slot<float*> slot) {
         float* own = nullptr;
         CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&own), data.bytes(), rec.stream()));

@@ -509,7 +509,7 @@ TEST_F(HostrtCopies, APatchBackMakesACopyWhole) {
   EXPECT_EQ(7, *to);
 }
 
-// By a patch and by an update that move nothing. CUDA refuses the others.
+// By a patch and by an update that change nothing. CUDA refuses the others.
 TEST_F(HostrtCopies, AnAddressThatAnotherDeviceHasNowIsAnIllegalAddress) {
   constexpr std::size_t kBytes = std::size_t{2} << 20;  // A mapping of its own, whose address is used again.
   mallopt(M_MMAP_THRESHOLD, kBytes);

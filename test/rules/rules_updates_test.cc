@@ -296,7 +296,7 @@ TEST_F(Fact23, CopiesStayOfTheirDevicesAndSetsOfTheirs) {
 }
 
 // Not launched here, because the context would be lost (hostrt_driver).
-TEST_F(Fact23, AnotherDeviceIsNotNoticedAtAddressesThatStay) {
+TEST_F(Fact23, AnotherDeviceIsNotNoticedWhereNothingChanges) {
   int devices = 0;
   OK(cudaGetDeviceCount(&devices));
   if (devices < 2) GTEST_SKIP() << "needs two devices";
@@ -325,7 +325,8 @@ TEST_F(Fact23, AnotherDeviceIsNotNoticedAtAddressesThatStay) {
       return cudaGraphExecMemcpyNodeSetParams1D(executable, nodes(graph)[0], target, from, bytes, cudaMemcpyDefault);
     };
     cudaGraphExecUpdateResultInfo info = {};
-    GIVES(cudaSuccess, patch(kBytes / 2, to));
+    GIVES(cudaSuccess, patch(kBytes, to));
+    GIVES(cudaErrorInvalidValue, patch(kBytes / 2, to));
     GIVES(cudaErrorInvalidValue, patch(kBytes / 2, static_cast<char*>(to) + 8));
     GIVES(cudaSuccess, cudaGraphExecUpdate(executable, copy(), &info));
   }
