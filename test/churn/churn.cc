@@ -263,7 +263,8 @@ class Lane {
   template <class Pointers>
   void enqueue(Recorder& rec, const Work& work, const Pointers& pointers) {
     const int n = static_cast<int>(world_.words);
-    const LaunchConfig shape(dim3((world_.words + 31) / 32), dim3(32));
+    constexpr unsigned kThreads = 32;
+    const unsigned blocks = (static_cast<unsigned>(world_.words) + kThreads - 1) / kThreads;
     for (const auto& [op, kind] : work) {
       const auto to = pointers[static_cast<std::size_t>(op.to)], from = pointers[static_cast<std::size_t>(op.from)];
       switch (op.type) {
@@ -281,7 +282,7 @@ class Lane {
           rec.memset(to, op.number, size());
           break;
         case Op::Type::kBlend:
-          rec.launch(blend_in, {shape.grid, shape.block}, to, from, n, op.number);
+          rec.launch(blend_in, {blocks, kThreads}, to, from, n, op.number);
       }
     }
   }
