@@ -242,6 +242,7 @@ class Reader {
 
   cudaError_t query_parameter(const CUDA_KERNEL_NODE_PARAMS& params, std::size_t i, std::size_t* offset,
                               std::size_t* size) const {
+    if (params.func == nullptr && params.kern == nullptr) return cudaErrorNotSupported;
     return params.func != nullptr ? driver_.function_param_info(params.func, i, offset, size)
                                   : driver_.kernel_param_info(params.kern, i, offset, size);
   }
@@ -403,26 +404,29 @@ Change change(const Content& from, const Content& to, std::uint32_t index) {
   return same ? Change::kNone : Change::kArguments;
 }
 
+void put_captured(const Slots& slots, const SlotNode& node, void* params) {
+  const auto put = [&](std::size_t offset, std::size_t size) {
+    std::memcpy(static_cast<unsigned char*>(params) + offset, slots.fields.data() + node.fields + offset, size);
+  };
+  if (node.type == cudaGraphNodeTypeMemcpy) {
+    put(offsetof(cudaMemcpy3DParms, dstPtr.ptr), sizeof(void*));
+    put(offsetof(cudaMemcpy3DParms, srcPtr.ptr), sizeof(void*));
+    put(offsetof(cudaMemcpy3DParms, extent.width), sizeof(std::size_t));
+  } else {
+    put(offsetof(cudaMemsetParams, dst), sizeof(void*));
+    put(offsetof(cudaMemsetParams, value), sizeof(unsigned));
+    put(offsetof(cudaMemsetParams, width), sizeof(std::size_t));
+  }
+}
+
 std::optional<Reading> read_all(const Template& from, const Slots& slots) {
   LastErrorGuard last_error;
   Reading reading;
   if (!Reader(from, &reading.content, &reading).read()) return std::nullopt;
-  struct Range {
-    std::size_t offset, size;
-  };
-  constexpr Range kOfCopy[] = {{offsetof(cudaMemcpy3DParms, dstPtr.ptr), sizeof(void*)},
-                               {offsetof(cudaMemcpy3DParms, srcPtr.ptr), sizeof(void*)},
-                               {offsetof(cudaMemcpy3DParms, extent.width), sizeof(std::size_t)}};
-  constexpr Range kOfSet[] = {{offsetof(cudaMemsetParams, dst), sizeof(void*)},
-                              {offsetof(cudaMemsetParams, value), sizeof(unsigned)},
-                              {offsetof(cudaMemsetParams, width), sizeof(std::size_t)}};
   for (const SlotNode& node : slots.nodes) {
     const NodeContent& read = reading.content.nodes[node.index];
     if (node.type == cudaGraphNodeTypeKernel || read.size == 0) continue;
-    for (const Range& range : node.type == cudaGraphNodeTypeMemcpy ? kOfCopy : kOfSet) {
-      std::memcpy(reading.content.bytes.data() + read.bytes + range.offset,
-                  slots.fields.data() + node.fields + range.offset, range.size);
-    }
+    put_captured(slots, node, reading.content.bytes.data() + read.bytes);
   }
   return reading;
 }

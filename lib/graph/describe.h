@@ -37,6 +37,10 @@ enum class Change : std::uint8_t {
 // How two nodes of the same index differ in contents of equal signature.
 Change change(const Content& from, const Content& to, std::uint32_t index);
 
+// Gives the parameters of a copy or set with slots, as the graph has them, those of the capture: they may be a later
+// run's (Executable::renew).
+void put_captured(const Slots& slots, const SlotNode& node, void* params);
+
 // As much of any graph as can be read, for comparison with another recording of the same `fn` (compare.h).
 struct Reading {
   struct Part {
@@ -50,8 +54,7 @@ struct Reading {
   std::vector<std::uint32_t> sizes;  // Size in bytes of each of the arguments.
   std::vector<Part> parts;           // One part for each node.
 };
-// Copies and sets with slots are as captured, although they may have a later run's values (Executable::renew). Returns
-// nothing if the nodes' types or dependencies cannot be read.
+// Copies and sets with slots are as captured. Returns nothing if the nodes' types or dependencies cannot be read.
 std::optional<Reading> read_all(const Template& from, const Slots& slots);
 
 }  // namespace graphcache

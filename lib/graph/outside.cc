@@ -110,13 +110,15 @@ void note_ranges(const detail::Call& call, Content* content) {
 }
 
 HostSources::HostSources(const Template& graph, const Content& content) : content_(content) {
-  const std::optional<Reading> reading = read_all(graph, content.slots);
-  for (std::uint32_t i = 0; reading && i < graph.nodes.size(); ++i) {
-    const NodeContent& read = reading->content.nodes[i];
-    if (read.type != cudaGraphNodeTypeMemcpy || read.size == 0) continue;
+  if (!has_context()) return;
+  for (std::uint32_t i = 0; i < graph.nodes.size(); ++i) {
+    cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+    if (node_type(graph.nodes[i], &type) != cudaSuccess || type != cudaGraphNodeTypeMemcpy) continue;
+    cudaMemcpy3DParms copy = {};
+    if (cudaGraphMemcpyNodeGetParams(graph.nodes[i], &copy) != cudaSuccess) continue;
     const SlotNode* const node = content.slots.node(i);
     if (content.slots.binding(node, offsetof(cudaMemcpy3DParms, srcPtr.ptr)) != nullptr) continue;
-    const auto copy = reading->content.params<cudaMemcpy3DParms>(read);
+    if (node != nullptr) put_captured(content.slots, *node, &copy);
     if (const auto found = hash(copy)) sources_.push_back({i, copy, *found});
   }
 }
