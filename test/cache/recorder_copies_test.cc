@@ -254,7 +254,6 @@ class PageableCopies : public RecorderTest {
     char* const memory = places_[place];
     if (is_source) {
       CUDA_OK(cudaMemcpy(memory, wanted.data(), kBytes, cudaMemcpyDefault));
-      CUDA_OK(cudaDeviceSynchronize());
       CUDA_OK(cudaDeviceSynchronize());  // cudaMemcpy from pageable memory may return before the copy has arrived.
     } else {
       from_.write(wanted);

@@ -44,29 +44,27 @@ class ReusedMemory {
     mallopt(M_MMAP_THRESHOLD, kBytes);  // On hostrt, too, each allocation is a mapping then.
     memory_ = allocate();
   }
-  ~ReusedMemory() { free(memory_); }
+  ~ReusedMemory() { (void)free(memory_); }  // A test may have lost the context.
   ReusedMemory(const ReusedMemory&) = delete;
   ReusedMemory& operator=(const ReusedMemory&) = delete;
 
   float* get() const { return static_cast<float*>(memory_); }
-  void fill(float value, std::size_t count) const {
-    upload(memory_, std::vector<float>(count, value));
-  }
+  void fill(float value, std::size_t count) const { upload(memory_, std::vector<float>(count, value)); }
   // Returns false if the allocator has other memory. Sanitizers keep what is freed, and kinds may have addresses of
   // their own.
   bool give_out_again(Kind as) {
     void* const before = memory_;
-    free(memory_);
+    CUDA_OK(free(memory_));
     const bool is_same_kind = std::exchange(kind_, as) == as;
     std::vector<void*> others;
     for (int i = 0; i < 512; ++i) {
       if ((memory_ = allocate()) == before) break;
       others.push_back(memory_);
       if (others.size() < 64) continue;
-      for (void* const other : others) free(other);  // hostrt keeps what is freed for a while.
+      for (void* const other : others) CUDA_OK(free(other));  // hostrt keeps what is freed for a while.
       others.clear();
     }
-    for (void* const other : others) free(other);
+    for (void* const other : others) CUDA_OK(free(other));
     if (memory_ != before) memory_ = allocate();
     EXPECT_TRUE(memory_ == before || !kOnGpu || !is_same_kind);
     return memory_ == before;
@@ -83,7 +81,7 @@ class ReusedMemory {
     CUDA_OK(cudaSetDevice(before));
     return memory;
   }
-  void free(void* memory) const { CUDA_OK(kind_ == Kind::kPinned ? cudaFreeHost(memory) : cudaFree(memory)); }
+  cudaError_t free(void* memory) const { return kind_ == Kind::kPinned ? cudaFreeHost(memory) : cudaFree(memory); }
 
   static constexpr std::size_t kBytes = 2 << 20;  // A mapping of its own.
   Kind kind_;

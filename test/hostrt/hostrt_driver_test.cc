@@ -5,7 +5,6 @@
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <malloc.h>
 
 #include <cstddef>
 #include <cstring>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "conditional/condition.h"
+#include "graph/host_memory_support.h"
 #include "graph/setter.h"
 #include "hostrt_support.h"
 
@@ -511,36 +511,28 @@ TEST_F(HostrtCopies, APatchBackMakesACopyWhole) {
 
 // By a patch and by an update that change nothing. CUDA refuses the others.
 TEST_F(HostrtCopies, AnAddressThatAnotherDeviceHasNowIsAnIllegalAddress) {
-  constexpr std::size_t kBytes = std::size_t{2} << 20;  // A mapping of its own, whose address is used again.
-  mallopt(M_MMAP_THRESHOLD, kBytes);
+  using Kind = ReusedMemory::Kind;
   for (const bool by_update : {false, true}) {
     for (const int device : {0, 1}) {
       hostrt::reset();
       hostrt::set_device_count(2);
       create_streams();
-      void *pinned = nullptr, *memory = nullptr;
-      GIVES(cudaSuccess, cudaMallocHost(&pinned, kBytes));
-      GIVES(cudaSuccess, cudaMallocHost(&memory, kBytes));
-      void* const before = memory;
+      const PinnedBuffer<char> pinned(16);
+      ReusedMemory memory(Kind::kPinned);
+      const void* const from = memory.get();
       const auto captured = [&] {
-        return capture([&] { GIVES(cudaSuccess, cudaMemcpyAsync(pinned, before, 8, cudaMemcpyDefault, stream_)); });
+        return capture([&] { GIVES(cudaSuccess, cudaMemcpyAsync(pinned.get(), from, 8, cudaMemcpyDefault, stream_)); });
       };
       const cudaGraph_t graph = captured();
       const cudaGraphExec_t executable = instantiate(graph);
-      GIVES(cudaSuccess, cudaFreeHost(memory));
-      GIVES(cudaSuccess, cudaSetDevice(device));
-      GIVES(cudaSuccess, cudaMalloc(&memory, kBytes));
-      for (int i = 0; i < 512 && memory != before; ++i) {
-        GIVES(cudaSuccess, cudaFree(memory));
-        GIVES(cudaSuccess, cudaMalloc(&memory, kBytes));
+      if (!memory.give_out_again(device == 0 ? Kind::kDevice : Kind::kOtherDevice)) {
+        GTEST_SKIP() << "the allocator has other memory";
       }
-      GIVES(cudaSuccess, cudaSetDevice(0));
-      if (memory != before) GTEST_SKIP() << "the allocator has other memory";
       const auto patch = [&](void* to) {
-        return cudaGraphExecMemcpyNodeSetParams1D(executable, nodes_of(graph)[0], to, before, 8, cudaMemcpyDefault);
+        return cudaGraphExecMemcpyNodeSetParams1D(executable, nodes_of(graph)[0], to, from, 8, cudaMemcpyDefault);
       };
-      GIVES(device == 0 ? cudaSuccess : cudaErrorInvalidValue, patch(static_cast<char*>(pinned) + 8));
-      GIVES(cudaSuccess, by_update ? update(executable, captured()) : patch(pinned));
+      GIVES(device == 0 ? cudaSuccess : cudaErrorInvalidValue, patch(pinned.get() + 8));
+      GIVES(cudaSuccess, by_update ? update(executable, captured()) : patch(pinned.get()));
       GIVES(device == 0 ? cudaSuccess : cudaErrorIllegalAddress, cudaGraphLaunch(executable, stream_));
     }
   }

@@ -1,6 +1,5 @@
 // Updates: facts 19 to 24.
-#include <malloc.h>
-
+#include "graph/host_memory_support.h"
 #include "rules.h"
 
 namespace graphcache::test {
@@ -300,39 +299,24 @@ TEST_F(Fact23, AnotherDeviceIsNotNoticedWhereNothingChanges) {
   int devices = 0;
   OK(cudaGetDeviceCount(&devices));
   if (devices < 2) GTEST_SKIP() << "needs two devices";
-  constexpr std::size_t kBytes = std::size_t{2} << 20;  // On hostrt, too, a mapping of its own.
-  mallopt(M_MMAP_THRESHOLD, kBytes);
-  void *to = nullptr, *from = nullptr;
-  OK(cudaMallocHost(&to, kBytes));
-  OK(cudaMallocHost(&from, kBytes));
-  const auto copy = [&, from] {
-    return capture([&] { OK(cudaMemcpyAsync(to, from, kBytes, cudaMemcpyDefault, stream_)); });
+  constexpr std::size_t kBytes = 64;
+  const PinnedBuffer<char> to(2 * kBytes);
+  ReusedMemory memory(ReusedMemory::Kind::kPinned);
+  const void* const from = memory.get();
+  const auto copy = [&] {
+    return capture([&] { OK(cudaMemcpyAsync(to.get(), from, kBytes, cudaMemcpyDefault, stream_)); });
   };
   const cudaGraph_t graph = copy();
   const cudaGraphExec_t executable = instantiate(graph);
-  OK(cudaFreeHost(from));
-  OK(cudaSetDevice(1));
-  std::vector<void*> others;
-  for (void* memory = nullptr; memory != from && others.size() < 512; others.push_back(memory)) {
-    OK(cudaMalloc(&memory, kBytes));
-    if (others.size() % 64 != 63) continue;  // hostrt keeps what is freed for a while.
-    for (void*& other : others) OK(cudaFree(std::exchange(other, nullptr)));
-  }
-  OK(cudaSetDevice(0));
-  const bool is_there = others.back() == from;
-  if (is_there) {
-    const auto patch = [&](std::size_t bytes, void* target) {
-      return cudaGraphExecMemcpyNodeSetParams1D(executable, nodes(graph)[0], target, from, bytes, cudaMemcpyDefault);
-    };
-    cudaGraphExecUpdateResultInfo info = {};
-    GIVES(cudaSuccess, patch(kBytes, to));
-    GIVES(cudaErrorInvalidValue, patch(kBytes / 2, to));
-    GIVES(cudaErrorInvalidValue, patch(kBytes / 2, static_cast<char*>(to) + 8));
-    GIVES(cudaSuccess, cudaGraphExecUpdate(executable, copy(), &info));
-  }
-  for (void* const other : others) OK(cudaFree(other));
-  OK(cudaFreeHost(to));
-  if (!is_there) GTEST_SKIP() << "the address was not given out again";
+  if (!memory.give_out_again(ReusedMemory::Kind::kOtherDevice)) GTEST_SKIP() << "the allocator has other memory";
+  const auto patch = [&](std::size_t bytes, void* target) {
+    return cudaGraphExecMemcpyNodeSetParams1D(executable, nodes(graph)[0], target, from, bytes, cudaMemcpyDefault);
+  };
+  cudaGraphExecUpdateResultInfo info = {};
+  GIVES(cudaSuccess, patch(kBytes, to.get()));
+  GIVES(cudaErrorInvalidValue, patch(kBytes / 2, to.get()));
+  GIVES(cudaErrorInvalidValue, patch(kBytes / 2, to.get() + 8));
+  GIVES(cudaSuccess, cudaGraphExecUpdate(executable, copy(), &info));
 }
 
 TEST_F(Fact24, DisabledNodesStayDisabledAcrossAnUpdate) {
